@@ -1,0 +1,1 @@
+"""What Rota decides: pure functions and values, without clock, chance, I/O or logging."""

@@ -1,0 +1,215 @@
+"""A job: the definition of what runs, when, and how trouble is met. Everything that a user can set is checked here."""
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from typing import Any, Final, Literal, get_args
+
+from rota.domain.ids import job_uid
+from rota.domain.misfire import DEFAULT_GRACE, FireOnce, Misfire, misfire_from_json, misfire_to_json
+from rota.domain.retry import RetryPolicy
+from rota.domain.schedule import Schedule, schedule_from_json, schedule_to_json
+from rota.errors import InvalidInput
+
+NAME_LIMIT: Final = 200
+"""The most characters in a tenant's, job's, pool's or handler's name."""
+PAYLOAD_LIMIT: Final = 256 * 1024
+"""The most bytes of a payload, as compact JSON in UTF-8."""
+PAYLOAD_DEPTH: Final = 64
+LABEL_LIMIT: Final = 64
+DESCRIPTION_LIMIT: Final = 4000
+MAX_ATTEMPTS_LIMIT: Final = 1000
+PRIORITIES: Final = range(10)
+
+DEFAULT_TENANT: Final = "default"
+DEFAULT_POOL: Final = "default"
+
+DEFAULT_RETRY: Final = RetryPolicy()
+DEFAULT_MISFIRE: Final = FireOnce()
+
+Overlap = Literal["allow", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job's definition. Raises InvalidInput, naming the field, for anything that could not be kept.
+
+    `schedule` None is a job that only runs when somebody asks. `priority` 9 goes before 0. `jitter` delays each
+    start by up to that much, the same for a slot on every node; the slot itself never moves.
+    """
+
+    job_id: str
+    handler: str
+    schedule: Schedule | None = None
+    tenant_id: str = DEFAULT_TENANT
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    pool: str = DEFAULT_POOL
+    priority: int = 5
+    max_attempts: int = 3
+    retry: RetryPolicy = DEFAULT_RETRY
+    misfire: Misfire = DEFAULT_MISFIRE
+    misfire_grace: timedelta = DEFAULT_GRACE
+    timeout: timedelta = timedelta(hours=1)
+    lease_duration: timedelta = timedelta(seconds=60)
+    jitter: timedelta = timedelta(0)
+    overlap: Overlap = "allow"
+    start_deadline: timedelta | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("tenant_id", "job_id", "handler", "pool"):
+            check_name(name, getattr(self, name))
+        check_payload(self.payload)
+        check_whole("priority", self.priority, PRIORITIES.start, PRIORITIES.stop - 1)
+        check_whole("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
+        _check_duration("misfire_grace", self.misfire_grace, timedelta(0), timedelta(days=31))
+        _check_duration("timeout", self.timeout, timedelta(milliseconds=1), timedelta(days=7))
+        _check_duration("lease_duration", self.lease_duration, timedelta(seconds=1), timedelta(hours=1))
+        _check_duration("jitter", self.jitter, timedelta(0), timedelta(days=1))
+        if self.start_deadline is not None:
+            _check_duration("start_deadline", self.start_deadline, timedelta(milliseconds=1), timedelta(days=31))
+        if self.overlap not in get_args(Overlap):
+            raise InvalidInput("overlap", f"{self.overlap!r} is not a policy", hint='use "allow" or "skip"')
+        _check_labels(self.labels)
+        check_text("description", self.description, limit=DESCRIPTION_LIMIT)
+
+    @property
+    def job_uid(self) -> int:
+        return job_uid(self.tenant_id, self.job_id)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the definition as JSON: durations in seconds, instants in ISO 8601."""
+        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        values["schedule"] = None if self.schedule is None else schedule_to_json(self.schedule)
+        values["retry"] = self.retry.to_json()
+        values["misfire"] = misfire_to_json(self.misfire)
+        values["payload"], values["labels"] = dict(self.payload), dict(self.labels)
+        return {name: v.total_seconds() if isinstance(v, timedelta) else v for name, v in values.items()}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Job":
+        """Read a definition. Raises InvalidInput naming the field that is missing, unknown or out of bounds."""
+        if not isinstance(value, dict):
+            raise InvalidInput("job", "must be an object", hint='such as {"job_id": "...", "handler": "..."}')
+        known = {spec.name for spec in fields(cls)}
+        for name in value.keys() - known:
+            raise InvalidInput(str(name), "is not a field of a job", hint=f"known are {', '.join(sorted(known))}")
+        for name in ("job_id", "handler"):
+            if name not in value:
+                raise InvalidInput(name, "is missing")
+        parts = dict(value)
+        if parts.get("schedule") is not None:
+            parts["schedule"] = schedule_from_json(parts["schedule"])
+        if "misfire" in parts:
+            parts["misfire"] = misfire_from_json(parts["misfire"])
+        if "retry" in parts:
+            parts["retry"] = RetryPolicy.from_json(RetryPolicy().to_json() | _object("retry", parts["retry"]))
+        for name in _DURATIONS & parts.keys():
+            if name != "start_deadline" or parts[name] is not None:
+                parts[name] = _seconds(name, parts[name])
+        return cls(**parts)
+
+    def edited(self, **changes: Any) -> "Job":
+        """Return a copy with the changes, checked again."""
+        return replace(self, **changes)
+
+
+_DURATIONS = frozenset({"misfire_grace", "timeout", "lease_duration", "jitter", "start_deadline"})
+
+
+def check_text(name: str, value: object, *, limit: int) -> None:
+    """Refuse what is not text, is too long, or holds characters that no store can keep."""
+    if not isinstance(value, str):
+        raise InvalidInput(name, f"must be text, not {type(value).__name__}")
+    if len(value) > limit:
+        raise InvalidInput(name, f"has {len(value)} characters", hint=f"at most {limit}")
+    if "\x00" in value:
+        raise InvalidInput(name, "holds a NUL character")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InvalidInput(name, "holds half of a surrogate pair, which is not text")
+
+
+def check_name(name: str, value: object) -> None:
+    """Refuse a name that is empty, longer than NAME_LIMIT, or holds control characters or outer blanks."""
+    check_text(name, value, limit=NAME_LIMIT)
+    assert isinstance(value, str)
+    if not value:
+        raise InvalidInput(name, "is empty")
+    if value != value.strip():
+        raise InvalidInput(name, "begins or ends with a blank")
+    if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in value):
+        raise InvalidInput(name, "holds a control character")
+
+
+def check_whole(name: str, value: object, low: int, high: int) -> None:
+    """Refuse what is not a whole number from low to high; True and 3.0 are not whole numbers here."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(name, f"must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise InvalidInput(name, f"must be from {low} to {high}, not {value}")
+
+
+def check_payload(payload: object) -> None:
+    """Refuse a payload that is not a JSON object of at most PAYLOAD_LIMIT bytes, or that text columns cannot keep."""
+    _object("payload", payload)
+    try:
+        _check_values(payload, depth=0)
+        size = len(json.dumps(payload, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput("payload", f"is not JSON: {error}") from error
+    if size > PAYLOAD_LIMIT:
+        raise InvalidInput(
+            "payload", f"has {size} bytes", hint=f"at most {PAYLOAD_LIMIT}: keep the data elsewhere and pass its key"
+        )
+
+
+def _check_values(value: object, *, depth: int) -> None:
+    if depth > PAYLOAD_DEPTH:
+        raise InvalidInput("payload", f"is nested more than {PAYLOAD_DEPTH} deep")
+    match value:
+        case str():
+            if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+                raise InvalidInput("payload", "holds a NUL or half of a surrogate pair, which PostgreSQL cannot keep")
+        case Mapping():
+            for key, part in value.items():
+                if not isinstance(key, str):
+                    raise InvalidInput("payload", f"has the key {key!r}", hint="keys of JSON objects are text")
+                _check_values(key, depth=depth)
+                _check_values(part, depth=depth + 1)
+        case list() | tuple():
+            for part in value:
+                _check_values(part, depth=depth + 1)
+
+
+def _check_labels(labels: object) -> None:
+    entries = _object("labels", labels)
+    if len(entries) > LABEL_LIMIT:
+        raise InvalidInput("labels", f"are {len(entries)}", hint=f"at most {LABEL_LIMIT}")
+    for key, value in entries.items():
+        check_name("labels", key)
+        check_text(f"labels.{key}", value, limit=NAME_LIMIT)
+
+
+def _check_duration(name: str, value: object, low: timedelta, high: timedelta) -> None:
+    if not isinstance(value, timedelta):
+        raise InvalidInput(name, f"must be a timedelta, not {value!r}")
+    if not low <= value <= high:
+        raise InvalidInput(name, f"must be from {low} to {high}, not {value}")
+
+
+def _object(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(name, "must be an object", hint='such as {"key": "value"}')
+    return dict(value)
+
+
+def _seconds(name: str, value: object) -> timedelta:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(name, f"must be seconds as a number, not {value!r}")
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        raise InvalidInput(name, f"{value!r} is out of bounds") from None

@@ -1,0 +1,122 @@
+"""Every error that Rota raises on purpose: what happened, what to do, and a code to look it up by.
+
+`code` is the anchor of the error's entry in docs/reference/errors.md. `GiveUp` and `RetryLater` are not errors of
+Rota: a handler raises them to say what should become of its run.
+"""
+
+from datetime import timedelta
+
+
+class RotaError(Exception):
+    """Base of all errors of Rota. `hint` says what to do about it."""
+
+    code = "rota-error"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{message} ({hint})" if hint else message)
+        self.hint = hint
+
+
+class InvalidInput(RotaError):
+    """A value that somebody gave is refused; `field` names it and `reason` says why."""
+
+    code = "invalid-input"
+
+    def __init__(self, field: str, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{field}: {reason}", hint=hint)
+        self.field = field
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_invalid, (type(self), self.field, self.reason, self.hint))
+
+
+def _rebuild_invalid(kind: type[InvalidInput], field: str, reason: str, hint: str | None) -> InvalidInput:
+    return kind(field, reason, hint=hint)
+
+
+class InvalidSchedule(InvalidInput):
+    """A cron expression, zone, interval or instant that cannot be a schedule."""
+
+    code = "invalid-schedule"
+
+
+class NoFurtherSlot(InvalidSchedule):
+    """The schedule is well formed and will never have another slot."""
+
+    code = "no-further-slot"
+
+
+class NotFound(RotaError):
+    """What was asked for does not exist."""
+
+    code = "not-found"
+
+
+class Conflict(RotaError):
+    """The request was understood and something that exists stands against it."""
+
+    code = "conflict"
+
+
+class LeaseLost(Conflict):
+    """The caller no longer owns the run's lease, so nothing of what it reports is recorded."""
+
+    code = "lease-lost"
+
+    def __init__(self, run_id: object) -> None:
+        super().__init__(f"the lease on run {run_id} was reclaimed: stop, and report nothing")
+
+
+class SlotTaken(Conflict):
+    """A run at this slot exists already: a slot is a run's identity."""
+
+    code = "slot-taken"
+
+
+class VersionConflict(Conflict):
+    """Somebody else changed the job since the caller read it."""
+
+    code = "version-conflict"
+
+
+class SchemaMismatch(RotaError):
+    """The database's schema and this program's do not fit together."""
+
+    code = "schema-mismatch"
+
+
+class DatabaseUnavailable(RotaError):
+    """The database cannot be reached, or refuses writes, for now."""
+
+    code = "database-unavailable"
+
+
+class CommitUnknown(DatabaseUnavailable):
+    """The connection ended while a statement ran: it may have committed. Read the outcome back by its key."""
+
+    code = "commit-unknown"
+
+
+class SetupFailed(RotaError):
+    """Something outside Rota (a file, a folder, a port, a program) is not as it must be."""
+
+    code = "setup-failed"
+
+
+class GiveUp(Exception):
+    """Raised by a handler: trying again cannot help. The run becomes a dead letter at once."""
+
+
+class RetryLater(Exception):
+    """Raised by a handler: not now. The run comes back after `delay`; the attempt is not counted."""
+
+    def __init__(self, delay: timedelta | float, reason: str = "") -> None:
+        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        if self.delay < timedelta(0):
+            raise InvalidInput("delay", "must not be negative", hint="give seconds or a timedelta from now")
+        self.reason = reason
+        super().__init__(reason or f"try again in {self.delay}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (RetryLater, (self.delay, self.reason))
