@@ -1,0 +1,98 @@
+"""Wake-up hints: they make starts prompt and are never needed for correctness, since everybody also polls.
+
+In the process a hint sets an event at once. Between processes it is a NOTIFY of its own, coalesced to at most
+HINTS_PER_SECOND and sent outside every state change; listening wants a direct connection and is optional.
+"""
+
+import asyncio
+from typing import Final
+from weakref import WeakSet
+
+import structlog
+
+from rota.clock import Clock
+from rota.errors import DatabaseUnavailable
+from rota.store.database import Database
+from rota.store.statements import upkeep as sql
+
+HINTS_PER_SECOND: Final = 20
+CHANNEL: Final = "rota_hint"
+SCHEDULES: Final = "schedules"
+"""The topic of new and edited schedules."""
+_RECONNECT_WAIT: Final = 2.0
+
+log = structlog.get_logger()
+
+
+def pool_topic(pool: str) -> str:
+    """Return the topic of runs that became ready in a pool."""
+    return f"pool:{pool}"
+
+
+class Hint(asyncio.Event):
+    """An event for one topic; set when somebody has reason to look."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__()
+        self.topic = topic
+
+
+class Hints:
+    """The process's switchboard of hints."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._listeners: WeakSet[Hint] = WeakSet()
+        self._unsent: set[str] = set()
+        self._anything = asyncio.Event()
+
+    def subscribe(self, topic: str) -> Hint:
+        """Return an event that is set at each hint on the topic, as long as somebody keeps it."""
+        hint = Hint(topic)
+        self._listeners.add(hint)
+        return hint
+
+    def publish(self, topic: str) -> None:
+        """Wake this process's listeners now, and others' soon."""
+        self._wake(topic)
+        self._unsent.add(topic)
+        self._anything.set()
+
+    async def run(self, stop: asyncio.Event, *, listen: bool = True) -> None:
+        """Send hints to other processes, and listen for theirs, until stopped."""
+        listener = asyncio.ensure_future(self._listen(stop)) if listen else None
+        try:
+            while not stop.is_set():
+                if await self._clock.wait(self._anything, 1.0):
+                    await self._send()
+                    await self._clock.wait(stop, 1.0 / HINTS_PER_SECOND)
+        finally:
+            if listener is not None:
+                listener.cancel()
+                await asyncio.gather(listener, return_exceptions=True)
+
+    async def _send(self) -> None:
+        self._anything.clear()
+        topics, self._unsent = self._unsent, set()
+        for topic in topics:
+            try:
+                await self._database.fetch(sql.send_hint, topic=topic)
+            except DatabaseUnavailable as error:
+                # A lost hint costs a poll interval, so it is not tried again.
+                log.debug("hint.lost", topic=topic, error=str(error))
+
+    async def _listen(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                async with self._database.listening(CHANNEL, self._wake) as gone:
+                    while not (stop.is_set() or gone.is_set()):
+                        await self._clock.wait(gone, 1.0)
+            except DatabaseUnavailable as error:
+                log.debug("hints.not_listening", error=str(error))
+            await self._clock.wait(stop, _RECONNECT_WAIT)
+
+    def _wake(self, topic: str) -> None:
+        for hint in self._listeners:
+            if hint.topic == topic:
+                hint.set()

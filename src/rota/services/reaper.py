@@ -1,0 +1,85 @@
+"""Looks after leases whose holders are gone: requeues their runs, or buries them."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+from rota.clock import Clock
+from rota.domain.attempt import after_attempt
+from rota.errors import DatabaseUnavailable
+from rota.services.hints import Hints, pool_topic
+from rota.services.owned import OwnedShards
+from rota.store import claims
+from rota.store.database import Database
+
+REAP_BATCH: Final = 500
+INTERVAL: Final = 1.0
+"""Seconds between two looks."""
+OUTAGE: Final = 1.0
+"""Seconds without an answer from the database that count as an outage; shorter trouble costs no lease its renewal."""
+
+LEASE_EXPIRED: Final = "lease expired: the worker was lost, or stalled for longer than its lease"
+
+log = structlog.get_logger()
+
+
+class Reaper:
+    """One scheduler's eye on the leases of its shards.
+
+    After an outage nobody is reaped until one lease's time has passed: the workers could not renew meanwhile.
+    """
+
+    def __init__(self, database: Database, clock: Clock, owned: OwnedShards, hints: Hints) -> None:
+        self._database = database
+        self._clock = clock
+        self._owned = owned
+        self._hints = hints
+        self._answered_at: float | None = None
+        self._failing = False
+        self._resumed_at = datetime(1970, 1, 1, tzinfo=UTC)
+
+    async def tick(self) -> bool:
+        """Settle one batch of lapsed leases. True means: there may be more, tick again."""
+        try:
+            more = await self._reap()
+        except DatabaseUnavailable:
+            self._failing = True
+            raise
+        self._failing = False
+        self._answered_at = self._clock.monotonic()
+        return more
+
+    async def pause(self) -> float:
+        """Look once a second."""
+        return INTERVAL
+
+    async def _reap(self) -> bool:
+        now = self._clock.now()
+        shards = self._owned.shards(now=now)
+        if not shards:
+            return False
+        self._note_outage(now)
+        lapsed = await claims.expired(
+            self._database, shards, now=now, resumed_at=self._resumed_at, limit=REAP_BATCH, error=LEASE_EXPIRED
+        )
+        if not lapsed:
+            return False
+        verdicts = [after_attempt(ended, now=now) for ended in lapsed]
+        settled = await claims.settle(self._database, verdicts, now=now, expired_by=now)
+        for verdict in verdicts:
+            if verdict.key.token in settled:
+                log.warning(
+                    "lease.reaped", run_id=str(verdict.key.run_id), state=verdict.state, attempt=verdict.charged
+                )
+        for pool in {ended.pool for ended in lapsed if ended.key.token in settled}:
+            self._hints.publish(pool_topic(pool))
+        # Leases that were renewed in between are no longer lapsed, so a full batch always makes progress.
+        return len(lapsed) == REAP_BATCH
+
+    def _note_outage(self, now: datetime) -> None:
+        if not self._failing or self._answered_at is None:
+            return
+        if self._clock.monotonic() - self._answered_at >= OUTAGE + INTERVAL:
+            self._resumed_at = now
+            log.warning("reaper.holds_back", since=now.isoformat())

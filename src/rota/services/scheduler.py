@@ -1,0 +1,157 @@
+"""The timer: finds due slots in its shards, applies the misfire policy, and makes one run per slot. Tickless."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from rota.clock import Clock
+from rota.domain import misfire as domain
+from rota.domain.admission import rank
+from rota.domain.jitter import jitter_of
+from rota.domain.run import Gate
+from rota.errors import InvalidInput
+from rota.services.hints import Hints, pool_topic
+from rota.services.owned import OwnedShards
+from rota.store import due as store
+from rota.store.database import Database
+from rota.store.due import Advance, DueSchedule, NewRun
+from rota.store.partitions import with_partitions
+
+SCAN_BATCH: Final = 1024
+"""About how many due schedules one tick reads; every shard gets an equal part of it."""
+WRITE_BATCH: Final = 1000
+"""The most runs that one statement makes, unless a single schedule's catch-up alone makes more."""
+GATE_BATCH: Final = 1024
+IDLE: Final = 1.0
+"""Seconds after which a scheduler looks again even when nothing is known to come due."""
+
+log = structlog.get_logger()
+
+
+class Scheduler:
+    """One scheduler's due loop over the shards it owns."""
+
+    def __init__(
+        self, database: Database, clock: Clock, owned: OwnedShards, hints: Hints, *, scheduler_id: str
+    ) -> None:
+        self.scheduler_id = scheduler_id
+        self._database = database
+        self._clock = clock
+        self._owned = owned
+        self._hints = hints
+
+    async def tick(self) -> bool:
+        """Make the runs of one batch of due slots and open the gates whose time has come."""
+        now = self._clock.now()
+        epochs = self._owned.epochs(now=now)
+        if not epochs:
+            return False
+        shards = sorted(epochs)
+        per_shard = max(1, SCAN_BATCH // len(shards))
+        due = await store.due_schedules(self._database, shards, now=now, per_shard=per_shard)
+        advances = await self._decide(due, now=now)
+        for batch in _batches(advances):
+            await self._write(batch, epochs=epochs, now=now)
+        per_shard_gates = max(1, GATE_BATCH // len(shards))
+        opened = await store.open_due_gates(self._database, shards, now=now, per_shard=per_shard_gates)
+        for pool in set(opened):
+            self._hints.publish(pool_topic(pool))
+        # A shard that filled its part of the scan may hold more.
+        return _fullest(due) >= per_shard or len(opened) >= per_shard_gates
+
+    async def pause(self) -> float:
+        """Return the seconds until the next slot or gate of ours, at most IDLE."""
+        now = self._clock.now()
+        shards = self._owned.shards(now=now)
+        at = await store.next_due(self._database, shards) if shards else None
+        if at is None:
+            return IDLE
+        # A millisecond on top: the event loop's timers are coarser than the clock, and an early look finds nothing.
+        return min(IDLE, max(0.001, (at - self._clock.now()).total_seconds() + 0.001))
+
+    async def _decide(self, due: Sequence[DueSchedule], *, now: datetime) -> list[Advance]:
+        live = await store.live_among(self._database, [job for job in due if job.overlap == "skip"])
+        decided: dict[tuple[str, str, datetime, timedelta], domain.Due] = {}
+        advances, refused = [], []
+        for job in due:
+            rule = (job.schedule, job.misfire, job.slot, job.grace)
+            try:
+                if rule not in decided:
+                    decided[rule] = _decide_rule(job, now=now)
+                advances.append(_advance(job, decided[rule], now=now, busy=(job.shard, job.job_uid) in live))
+            except (InvalidInput, AssertionError) as error:
+                refused.append((job, f"the schedule cannot be computed: {error}"))
+        if refused:
+            for job_id in await store.quarantine(self._database, refused):
+                log.error("job.quarantined", job_id=job_id)
+        return advances
+
+    async def _write(self, batch: Sequence[Advance], *, epochs: dict[int, int], now: datetime) -> None:
+        slots = [run.scheduled_for for step in batch for run in step.runs]
+        result = await with_partitions(
+            self._database,
+            slots,
+            lambda: store.materialise(self._database, batch, owner=self.scheduler_id, epochs=epochs, now=now),
+        )
+        if result.advanced < len(batch):
+            log.info("schedules.moved_meanwhile", scheduler=self.scheduler_id, lost=len(batch) - result.advanced)
+        if result.made:
+            for pool in {step.due.pool for step in batch if step.runs}:
+                self._hints.publish(pool_topic(pool))
+
+
+def _decide_rule(job: DueSchedule, *, now: datetime) -> domain.Due:
+    return domain.decide(
+        store.parse_schedule(job.schedule), store.parse_misfire(job.misfire), slot=job.slot, now=now, grace=job.grace
+    )
+
+
+def _advance(job: DueSchedule, decision: domain.Due, *, now: datetime, busy: bool) -> Advance:
+    """Return the schedule's step: the decision, less what the overlap policy and the start deadline take away."""
+    run, skipped = list(decision.run), list(decision.skipped)
+    if job.start_deadline is not None:
+        late = [slot for slot in run if now - slot > job.start_deadline]
+        skipped += _ledger(late, reason="start_deadline")
+        run = run[len(late) :]
+    if job.overlap == "skip" and run:
+        # One run at a time: none while one lives, else the latest of those that came due together.
+        kept = [] if busy else run[-1:]
+        skipped += _ledger(run[: len(run) - len(kept)], reason="overlap")
+        run = kept
+    runs = [_new_run(job, slot, now=now) for slot in run]
+    return Advance(due=job, runs=tuple(runs), skipped=tuple(skipped), next_slot=decision.next_slot)
+
+
+def _ledger(slots: Sequence[datetime], *, reason: str) -> list[domain.Skipped]:
+    return [domain.Skipped(first=slot, last=slot, slots=1, reason=reason) for slot in slots]
+
+
+def _new_run(job: DueSchedule, slot: datetime, *, now: datetime) -> NewRun:
+    available_at = slot + jitter_of(job.job_uid, slot, width=job.jitter)
+    gate = Gate.TIME if available_at > now else Gate.OPEN
+    return NewRun(
+        scheduled_for=slot, available_at=available_at, rank=rank(available_at, priority=job.priority), gate=gate
+    )
+
+
+def _batches(advances: Sequence[Advance]) -> Iterator[list[Advance]]:
+    """Yield the steps in the order of their keys, so that statements lock alike, in batches bounded by their runs."""
+    batch: list[Advance] = []
+    runs = 0
+    for step in sorted(advances, key=lambda step: (step.due.shard, step.due.job_uid)):
+        if batch and runs + len(step.runs) > WRITE_BATCH:
+            yield batch
+            batch, runs = [], 0
+        batch.append(step)
+        runs += len(step.runs)
+    if batch:
+        yield batch
+
+
+def _fullest(due: Sequence[DueSchedule]) -> int:
+    counts: dict[int, int] = {}
+    for job in due:
+        counts[job.shard] = counts.get(job.shard, 0) + 1
+    return max(counts.values(), default=0)

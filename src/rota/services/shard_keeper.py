@@ -1,0 +1,72 @@
+"""Keeps this scheduler's fair share of the shards, by leases with epochs."""
+
+from typing import Final
+
+import structlog
+
+from rota.clock import Clock
+from rota.domain import shard as domain
+from rota.services.owned import OwnedShards
+from rota.store import shards
+from rota.store.database import Database
+
+log = structlog.get_logger()
+
+PAUSE: Final = domain.KEEP_INTERVAL.total_seconds()
+
+
+class ShardKeeper:
+    """One scheduler's hand on its shards. Shares settle within two leases of a join or a death."""
+
+    def __init__(
+        self, database: Database, clock: Clock, owned: OwnedShards, *, scheduler_id: str, version: str, tzdata: str
+    ) -> None:
+        self.scheduler_id = scheduler_id
+        self._database = database
+        self._clock = clock
+        self._owned = owned
+        self._version = version
+        self._tzdata = tzdata
+        self._epochs: dict[int, int] = {}
+
+    async def tick(self) -> bool:
+        """Renew what is ours, give surplus up, take what is free and our share. Never more at once."""
+        now = self._clock.now()
+        expires_at = now + domain.SHARD_LEASE
+        await shards.beat(
+            self._database,
+            self.scheduler_id,
+            now=now,
+            expires_at=expires_at,
+            version=self._version,
+            tzdata=self._tzdata,
+        )
+        kept = await shards.renew(self._database, self.scheduler_id, self._epochs, expires_at=expires_at)
+        if lost := self._epochs.keys() - kept.keys():
+            log.warning("shards.lost", scheduler=self.scheduler_id, shards=sorted(lost))
+        plan = domain.plan(
+            await shards.all_shards(self._database),
+            me=self.scheduler_id,
+            schedulers=await shards.live_schedulers(self._database, now=now),
+            now=now,
+        )
+        for released in await shards.release(self._database, self.scheduler_id, plan.release, now=now):
+            kept.pop(released, None)
+        taken = await shards.acquire(self._database, self.scheduler_id, plan.acquire, now=now, expires_at=expires_at)
+        if taken or plan.release:
+            log.info("shards.moved", scheduler=self.scheduler_id, taken=sorted(taken), released=list(plan.release))
+        self._epochs = kept | taken
+        self._owned.hold(self._epochs, expires_at=expires_at)
+        return False
+
+    async def pause(self) -> float:
+        """Look again after a quarter of a lease."""
+        return PAUSE
+
+    async def leave(self) -> None:
+        """Give all shards up and say goodbye, so that nobody waits for our lease to end."""
+        now = self._clock.now()
+        self._owned.hold({}, expires_at=now)
+        await shards.release(self._database, self.scheduler_id, list(self._epochs), now=now)
+        await shards.forget(self._database, self.scheduler_id)
+        self._epochs = {}

@@ -1,0 +1,53 @@
+"""Housekeeping that nobody waits for: partitions made ahead, the handler gate, rows of processes long gone."""
+
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from rota.clock import Clock
+from rota.services.hints import Hints, pool_topic
+from rota.store import partitions, workers
+from rota.store.database import Database
+
+INTERVAL: Final = 1.0
+GATE_BATCH: Final = 1000
+PARTITION_INTERVAL: Final = 3600.0
+FORGET_AFTER: Final = timedelta(hours=1)
+
+log = structlog.get_logger()
+
+
+class Upkeep:
+    """Runs beside every scheduler; each step is safe to do twice and by many."""
+
+    def __init__(self, database: Database, clock: Clock, hints: Hints) -> None:
+        self._database = database
+        self._clock = clock
+        self._hints = hints
+        self._partitions_at = float("-inf")
+
+    async def tick(self) -> bool:
+        """Open and shut handler gates; once an hour look after partitions and old rows."""
+        now = self._clock.now()
+        opened = await workers.unpark_known(self._database, now=now, limit=GATE_BATCH)
+        parked = await workers.park_unknown(self._database, now=now, limit=GATE_BATCH)
+        for pool in set(opened):
+            self._hints.publish(pool_topic(pool))
+        for handler in set(parked):
+            log.warning("handler.unknown", handler=handler, runs=parked.count(handler))
+        if self._clock.monotonic() - self._partitions_at >= PARTITION_INTERVAL:
+            await self._hourly()
+            self._partitions_at = self._clock.monotonic()
+        return len(opened) >= GATE_BATCH or len(parked) >= GATE_BATCH
+
+    async def pause(self) -> float:
+        """Look once a second."""
+        return INTERVAL
+
+    async def _hourly(self) -> None:
+        now = self._clock.now()
+        made = await partitions.ensure_months(self._database, partitions.months_ahead(now))
+        gone = await workers.forget_lapsed(self._database, before=now - FORGET_AFTER)
+        if made or gone:
+            log.info("upkeep.done", partitions_made=made, rows_forgotten=gone)

@@ -1,0 +1,220 @@
+"""Connections to PostgreSQL: two lanes of them, one way to run a statement, and errors that say what to do next.
+
+A commit has three outcomes: done, not done, unknown. A statement that may be committing is therefore never cancelled:
+on a timeout its socket is closed and `CommitUnknown` raised, and the caller, whose every write can be repeated by its
+own key, asks again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from enum import Enum
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import asyncpg
+from asyncpg.connect_utils import SessionAttribute
+
+from rota.clock import Clock, DatabaseClock
+from rota.errors import CommitUnknown, DatabaseUnavailable, RotaError
+from rota.store.statements import Statement, upkeep
+
+STATEMENT_TIMEOUT: Final = 30.0
+"""Seconds after which a statement's connection is given up."""
+CONNECT_TIMEOUT: Final = 5.0
+ACQUIRE_TIMEOUT: Final = 5.0
+
+TRANSIENT: Final = frozenset(
+    {"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "25006", "53200", "53300", "55006", "57014", "25P03"}
+)
+"""SQLSTATEs that pass by themselves; class 08 (connections) belongs to them too."""
+
+_PASSING: Final = (
+    TimeoutError,
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.InvalidCachedStatementError,
+)
+
+T = TypeVar("T")
+
+
+class MissingPartition(RotaError):
+    """A row's month has no partition yet: make it and ask again."""
+
+    code = "missing-partition"
+
+
+class Lane(Enum):
+    """Two pools: renewals and reports never wait behind claims, scans or a handler's queries."""
+
+    WORK = "work"
+    URGENT = "urgent"
+
+
+class Connection:
+    """One connection inside a transaction, or one lent for a single statement."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    async def fetch(self, statement: Statement, /, *, within: float = STATEMENT_TIMEOUT, **values: Any) -> list[Any]:
+        """Run a statement; rows can be read by column name. Raises DatabaseUnavailable, CommitUnknown."""
+        return await self._guarded(
+            self._raw.fetch(statement.text, *statement.arguments(values)), within, statement.name
+        )
+
+    async def _guarded(self, running: Awaitable[T], within: float, name: str) -> T:
+        task = asyncio.ensure_future(running)
+        try:
+            await asyncio.wait({task}, timeout=within)
+        finally:
+            if not task.done():
+                # Timed out, or we were cancelled: closing the socket leaves the outcome to the server alone.
+                self._raw.terminate()
+                task.add_done_callback(_swallow)
+        if not task.done():
+            raise CommitUnknown(f"{name} gave no answer within {within:g} s")
+        try:
+            return task.result()
+        except Exception as error:
+            raise translate(error, name) from error
+
+
+class Database:
+    """The primary. Opened by `Database.connect`, closed by `close` or as an async context manager."""
+
+    def __init__(self, pools: dict[Lane, Any], dsn: str) -> None:
+        self._pools = pools
+        self.dsn = dsn
+
+    @classmethod
+    async def connect(cls, dsn: str, *, size: int = 8, reserved: int = 2, name: str = "rota") -> "Database":
+        """Open both lanes against a primary that takes writes. Raises DatabaseUnavailable.
+
+        Works through a transaction pooler; set `statement_cache_size=0` in the DSN's query for one that cannot keep
+        prepared statements.
+        """
+        pools: dict[Lane, Any] = {}
+        try:
+            for lane, limit in ((Lane.WORK, size), (Lane.URGENT, reserved)):
+                pools[lane] = await asyncpg.create_pool(
+                    dsn, min_size=min(1, limit), max_size=limit, timeout=CONNECT_TIMEOUT,
+                    server_settings={"application_name": name}, target_session_attrs=SessionAttribute.read_write,
+                    max_inactive_connection_lifetime=300.0,
+                )  # fmt: skip
+        except Exception as error:
+            for pool in pools.values():
+                pool.terminate()
+            raise translate(error, "connect") from error
+        return cls(pools, dsn)
+
+    async def fetch(
+        self, statement: Statement, /, *, lane: Lane = Lane.WORK, within: float = STATEMENT_TIMEOUT, **values: Any
+    ) -> list[Any]:
+        """Run one statement in a transaction of its own: one round trip."""
+        async with self._lend(lane) as connection:
+            return await connection.fetch(statement, within=within, **values)
+
+    @asynccontextmanager
+    async def transaction(self, *, lane: Lane = Lane.WORK) -> AsyncIterator[Connection]:
+        """Lend a connection inside a transaction that commits when the block ends well."""
+        async with self._lend(lane) as connection:
+            transaction = connection._raw.transaction()
+            await connection._guarded(transaction.start(), STATEMENT_TIMEOUT, "begin")
+            try:
+                yield connection
+            except BaseException:
+                with suppress(Exception):
+                    await connection._guarded(transaction.rollback(), STATEMENT_TIMEOUT, "rollback")
+                raise
+            await connection._guarded(transaction.commit(), STATEMENT_TIMEOUT, "commit")
+
+    @asynccontextmanager
+    async def listening(self, channel: str, told: Callable[[str], None]) -> AsyncIterator[Any]:
+        """Listen on a channel over a connection of its own, while the block lasts."""
+        try:
+            raw: Any = await asyncpg.connect(self.dsn, timeout=CONNECT_TIMEOUT)
+        except Exception as error:
+            raise translate(error, "listen") from error
+        gone = asyncio.Event()
+        raw.add_termination_listener(lambda _: gone.set())
+        try:
+            await raw.add_listener(channel, lambda _c, _pid, _channel, payload: told(payload))
+            yield gone
+        finally:
+            raw.terminate()
+
+    async def measure(self, clock: DatabaseClock) -> None:
+        """Measure the primary's clock once: the host's clock is never believed."""
+        async with self._lend(Lane.URGENT) as connection:
+            sent = clock.monotonic()
+            [row] = await connection.fetch(upkeep.database_now)
+            clock.observe(sent=sent, received=clock.monotonic(), database=row["now"])
+
+    async def close(self, *, within: float = 5.0) -> None:
+        """Close both lanes; what is still in use after `within` seconds is cut off."""
+        for pool in self._pools.values():
+            try:
+                async with asyncio.timeout(within):
+                    await pool.close()
+            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                pool.terminate()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def _lend(self, lane: Lane) -> AsyncIterator[Connection]:
+        pool = self._pools[lane]
+        try:
+            raw = await pool.acquire(timeout=ACQUIRE_TIMEOUT)
+        except Exception as error:
+            raise translate(error, "acquire") from error
+        try:
+            yield Connection(raw)
+        finally:
+            with suppress(Exception):  # a connection that broke is dropped by the pool; its error was raised already
+                await pool.release(raw)
+
+
+def translate(error: Exception, name: str) -> Exception:
+    """Return the error of Rota that a driver's error stands for; a programming error stays what it is.
+
+    Told apart by SQLSTATE, never by text.
+    """
+    if isinstance(error, RotaError):
+        return error
+    state = getattr(error, "sqlstate", None)
+    # A row without a partition is a check violation that names no constraint.
+    if isinstance(error, asyncpg.CheckViolationError) and error.constraint_name is None:
+        return MissingPartition(f"{name}: {error}")
+    if isinstance(error, asyncpg.PostgresConnectionError | ConnectionError) or (state and state.startswith("08")):
+        return CommitUnknown(f"{name}: the connection ended: {error}")
+    if state in TRANSIENT or isinstance(error, _PASSING):
+        return DatabaseUnavailable(f"{name}: {error or type(error).__name__}")
+    return error
+
+
+async def repeat(action: Callable[[], Awaitable[T]], *, clock: Clock, tries: int = 5, first_wait: float = 0.05) -> T:
+    """Run an action that can be repeated by its own key until it works, at most `tries` times.
+
+    Waits double from `first_wait` seconds. Raises the last DatabaseUnavailable.
+    """
+    for turn in range(tries - 1):
+        try:
+            return await action()
+        except DatabaseUnavailable:
+            await clock.sleep(first_wait * 2**turn)
+    return await action()
+
+
+def _swallow(task: "asyncio.Future[Any]") -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,176 @@
+"""The due stage: which schedules are due, and the statement that advances them and makes their runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from rota.domain.misfire import Misfire, Skipped, misfire_from_json
+from rota.domain.schedule import Schedule, schedule_from_json
+from rota.errors import InvalidInput, InvalidSchedule
+from rota.store.database import Database
+from rota.store.statements import due as sql
+
+RULES_KEPT: Final = 65_536
+"""Distinct schedules kept parsed: a herd shares its expression."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueSchedule:
+    """A schedule whose next slot is due, with its job's part in the decision; rules as the text that is stored."""
+
+    shard: int
+    job_uid: int
+    due_at: datetime
+    slot: datetime
+    version: int
+    tenant_id: str
+    job_id: str
+    schedule: str
+    misfire: str
+    grace: timedelta
+    jitter: timedelta
+    overlap: str
+    start_deadline: timedelta | None
+    priority: int
+    pool: str
+    handler: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run to make."""
+
+    scheduled_for: datetime
+    available_at: datetime
+    rank: int
+    gate: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """One schedule's step: the runs to make, the slots to note as skipped, and the slot to wait for next."""
+
+    due: DueSchedule
+    runs: tuple[NewRun, ...]
+    skipped: tuple[Skipped, ...]
+    next_slot: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialised:
+    """How many schedules moved on and how many runs were made; fewer than asked means a lost race, not an error."""
+
+    advanced: int
+    made: int
+
+
+@lru_cache(RULES_KEPT)
+def parse_schedule(text: str) -> Schedule:
+    """Return a stored schedule. Raises InvalidInput for one that this program's rules or tz data refuse."""
+    try:
+        value = orjson.loads(text)
+    except ValueError as error:
+        raise InvalidSchedule("schedule", f"is not JSON: {error}") from error
+    return schedule_from_json(value)
+
+
+@lru_cache(1024)
+def parse_misfire(text: str) -> Misfire:
+    """Return a stored misfire policy. Raises InvalidInput."""
+    try:
+        return misfire_from_json(orjson.loads(text))
+    except ValueError as error:
+        raise InvalidInput("misfire", f"is not JSON: {error}") from error
+
+
+async def due_schedules(
+    database: Database, shards: Sequence[int], *, now: datetime, per_shard: int
+) -> list[DueSchedule]:
+    """Return what is due in these shards, at most `per_shard` of each."""
+    rows = await database.fetch(sql.due_schedules, shards=shards, now=now, per_shard=per_shard)
+    return [
+        DueSchedule(
+            shard=row["shard"],
+            job_uid=row["job_uid"],
+            due_at=row["next_run_at"],
+            slot=row["next_slot"],
+            version=row["version"],
+            tenant_id=row["tenant_id"],
+            job_id=row["job_id"],
+            schedule=row["schedule"] or "null",
+            misfire=row["misfire"],
+            grace=timedelta(milliseconds=row["misfire_grace_ms"]),
+            jitter=timedelta(milliseconds=row["jitter_ms"]),
+            overlap=row["overlap"],
+            start_deadline=_duration(row["start_deadline_ms"]),
+            priority=row["priority"],
+            pool=row["pool"],
+            handler=row["handler"],
+        )
+        for row in rows
+    ]
+
+
+async def next_due(database: Database, shards: Sequence[int]) -> datetime | None:
+    """Return the earliest instant at which these shards need a scheduler."""
+    [row] = await database.fetch(sql.next_due, shards=shards)
+    at: datetime | None = row["at"]
+    return at
+
+
+async def live_among(database: Database, jobs: Sequence[DueSchedule]) -> frozenset[tuple[int, int]]:
+    """Return the (shard, job_uid) of those jobs that have a run waiting or running."""
+    if not jobs:
+        return frozenset()
+    rows = await database.fetch(
+        sql.live_among, shards=[job.shard for job in jobs], job_uids=[job.job_uid for job in jobs]
+    )
+    return frozenset((row["shard"], row["job_uid"]) for row in rows)
+
+
+async def materialise(
+    database: Database, advances: Sequence[Advance], *, owner: str, epochs: Mapping[int, int], now: datetime
+) -> Materialised:
+    """Advance the schedules and make their runs. Raises MissingPartition when a run's month has no partition yet."""
+    runs = [(step.due, run) for step in advances for run in step.runs]
+    skips = [(step.due, skip) for step in advances for skip in step.skipped]
+    [row] = await database.fetch(
+        sql.materialise_runs, now=now, owner=owner, owned_shards=list(epochs.keys()), epochs=list(epochs.values()),
+        shards=[step.due.shard for step in advances], job_uids=[step.due.job_uid for step in advances],
+        due_ats=[step.due.due_at for step in advances], versions=[step.due.version for step in advances],
+        then_slots=[step.next_slot for step in advances],
+        run_shards=[due.shard for due, _ in runs], run_job_uids=[due.job_uid for due, _ in runs],
+        run_slots=[run.scheduled_for for _, run in runs], run_available_ats=[run.available_at for _, run in runs],
+        run_ranks=[run.rank for _, run in runs], run_gates=[run.gate for _, run in runs],
+        run_pools=[due.pool for due, _ in runs], run_handlers=[due.handler for due, _ in runs],
+        skip_shards=[due.shard for due, _ in skips], skip_job_uids=[due.job_uid for due, _ in skips],
+        skip_firsts=[skip.first for _, skip in skips], skip_lasts=[skip.last for _, skip in skips],
+        skip_counts=[skip.slots for _, skip in skips], skip_reasons=[skip.reason for _, skip in skips],
+        skip_policies=[due.misfire for due, _ in skips],
+    )  # fmt: skip
+    return Materialised(advanced=row["advanced"], made=row["made"])
+
+
+async def quarantine(database: Database, refused: Sequence[tuple[DueSchedule, str]]) -> list[str]:
+    """Take schedules that cannot be computed out of the scan, with the reason on their jobs; returns the job ids."""
+    rows = await database.fetch(
+        sql.quarantine_schedules,
+        shards=[due.shard for due, _ in refused],
+        job_uids=[due.job_uid for due, _ in refused],
+        versions=[due.version for due, _ in refused], reasons=[reason for _, reason in refused],
+    )  # fmt: skip
+    return [row["job_id"] for row in rows]
+
+
+async def open_due_gates(database: Database, shards: Sequence[int], *, now: datetime, per_shard: int) -> list[str]:
+    """Open the gate of runs whose time has come; returns the pool of each."""
+    rows = await database.fetch(sql.open_due_gates, shards=shards, now=now, per_shard=per_shard)
+    return [row["pool"] for row in rows]
+
+
+def _duration(milliseconds: Any) -> timedelta | None:
+    return None if milliseconds is None else timedelta(milliseconds=milliseconds)

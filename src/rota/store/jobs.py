@@ -1,0 +1,229 @@
+"""The define stage: jobs and their schedules, as rows."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+
+from rota.domain.ids import shard_of
+from rota.domain.job import Job
+from rota.domain.misfire import Skipped, misfire_to_json
+from rota.domain.retry import RetryPolicy
+from rota.domain.schedule import schedule_to_json
+from rota.errors import InvalidInput
+from rota.store.database import Connection, Database
+from rota.store.due import parse_misfire, parse_schedule
+from rota.store.statements import jobs as sql
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """A job as it stands in the database. `job` is None for one whose stored definition is refused (see `problem`)."""
+
+    job: Job | None
+    problem: str | None
+    shard: int
+    job_uid: int
+    tenant_id: str
+    job_id: str
+    version: int
+    paused_at: datetime | None
+    pause_reason: str | None
+    quarantined: str | None
+    deleted: bool
+    created_at: datetime
+    updated_at: datetime
+    next_run_at: datetime | None
+    next_slot: datetime | None
+    since: datetime | None
+
+    @property
+    def state(self) -> str:
+        """One word for people: active, paused, quarantined, finished or deleted."""
+        if self.deleted:
+            return "deleted"
+        if self.quarantined:
+            return "quarantined"
+        if self.paused_at:
+            return "paused"
+        if self.job is not None and self.job.schedule is not None and self.next_slot is None:
+            return "finished"
+        return "active"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow:
+    """What the scheduler is to see of a job."""
+
+    job_uid: int
+    next_run_at: datetime | None
+    next_slot: datetime | None
+    version: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reroute:
+    """An edit's effect on the job's waiting runs."""
+
+    job: Job
+    rank_change: int
+
+
+async def lock(tx: Connection, uids: Sequence[int]) -> dict[int, StoredJob]:
+    """Return these jobs by uid, deleted ones too, locked until the transaction ends."""
+    rows = await tx.fetch(sql.lock_jobs, shards=[shard_of(uid) for uid in uids], job_uids=uids)
+    return {row["job_uid"]: _stored(row) for row in rows}
+
+
+async def write(tx: Connection, jobs: Sequence[tuple[Job, int]], *, now: datetime) -> frozenset[int]:
+    """Insert or replace (job, new version); returns the uids written. One left out was changed by somebody else."""
+    rows = await tx.fetch(
+        sql.write_jobs, now=now, shards=[shard_of(job.job_uid) for job, _ in jobs],
+        job_uids=[job.job_uid for job, _ in jobs], tenant_ids=[job.tenant_id for job, _ in jobs],
+        job_ids=[job.job_id for job, _ in jobs], versions=[version for _, version in jobs],
+        handlers=[job.handler for job, _ in jobs], schedules=[_schedule_text(job) for job, _ in jobs],
+        payloads=[_payload_text(job) for job, _ in jobs], pools=[job.pool for job, _ in jobs],
+        priorities=[job.priority for job, _ in jobs], max_attempts=[job.max_attempts for job, _ in jobs],
+        retries=[_json(job.retry.to_json()) for job, _ in jobs],
+        misfires=[_json(misfire_to_json(job.misfire)) for job, _ in jobs],
+        graces=[_ms(job.misfire_grace) for job, _ in jobs], timeouts=[_ms(job.timeout) for job, _ in jobs],
+        leases=[_ms(job.lease_duration) for job, _ in jobs], jitters=[_ms(job.jitter) for job, _ in jobs],
+        overlaps=[job.overlap for job, _ in jobs], start_deadlines=[_ms(job.start_deadline) for job, _ in jobs],
+        labels=[_json(job.labels) for job, _ in jobs], descriptions=[job.description for job, _ in jobs],
+    )  # fmt: skip
+    return frozenset(row["job_uid"] for row in rows)
+
+
+async def write_schedules(tx: Connection, rows: Sequence[ScheduleRow]) -> int:
+    """Set what schedulers see; returns how many rows were written."""
+    written = await tx.fetch(
+        sql.write_schedules, shards=[shard_of(row.job_uid) for row in rows], job_uids=[row.job_uid for row in rows],
+        next_run_ats=[row.next_run_at for row in rows], next_slots=[row.next_slot for row in rows],
+        versions=[row.version for row in rows], sinces=[row.since for row in rows],
+    )  # fmt: skip
+    return len(written)
+
+
+async def reroute_pending(tx: Connection, edits: Sequence[Reroute]) -> int:
+    """Let waiting runs follow their jobs' new pool, handler and priority; returns how many runs moved."""
+    rows = await tx.fetch(
+        sql.reroute_pending, shards=[shard_of(edit.job.job_uid) for edit in edits],
+        job_uids=[edit.job.job_uid for edit in edits], pools=[edit.job.pool for edit in edits],
+        handlers=[edit.job.handler for edit in edits], rank_changes=[edit.rank_change for edit in edits],
+    )  # fmt: skip
+    return len(rows)
+
+
+async def get(database: Database, uid: int) -> StoredJob | None:
+    """Return one job, unless it is unknown or deleted."""
+    rows = await database.fetch(sql.get_job, shard=shard_of(uid), job_uid=uid)
+    return _stored(rows[0]) if rows else None
+
+
+async def page(database: Database, *, tenant_id: str, prefix: str, after: str, limit: int) -> list[StoredJob]:
+    """Return a tenant's jobs in the order of their ids."""
+    rows = await database.fetch(sql.list_jobs, tenant_id=tenant_id, prefix=prefix, after=after, limit=limit)
+    return [_stored(row) for row in rows]
+
+
+async def set_pause(
+    tx: Connection, uid: int, *, paused_at: datetime | None, reason: str | None, now: datetime
+) -> int | None:
+    """Pause or, with None, resume; returns the new version, None when there is no such job."""
+    rows = await tx.fetch(sql.set_pause, shard=shard_of(uid), job_uid=uid, paused_at=paused_at, reason=reason, now=now)
+    return rows[0]["version"] if rows else None
+
+
+async def delete(tx: Connection, uid: int, *, now: datetime, reason: str) -> int | None:
+    """Delete a job and cancel its waiting runs; returns how many, None when there is no such job."""
+    if not await tx.fetch(sql.mark_deleted, shard=shard_of(uid), job_uid=uid, now=now):
+        return None
+    await tx.fetch(sql.drop_schedule, shard=shard_of(uid), job_uid=uid)
+    return len(await tx.fetch(sql.cancel_waiting, shard=shard_of(uid), job_uid=uid, now=now, reason=reason))
+
+
+async def note_skipped(tx: Connection, uid: int, skipped: Skipped, *, policy: dict[str, Any], now: datetime) -> None:
+    """Enter a range of slots into the slot ledger."""
+    await tx.fetch(
+        sql.note_skipped, shard=shard_of(uid), job_uid=uid, first_slot=skipped.first, last_slot=skipped.last,
+        slots=skipped.slots, reason=skipped.reason, policy=_json(policy), now=now,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSlot:
+    """A computed next slot, with the rule that it came from."""
+
+    job_uid: int
+    job_id: str
+    schedule: str | None
+    next_slot: datetime
+    version: int
+
+
+async def stored_slots(database: Database, shard: int, *, after: int, now: datetime, limit: int) -> list[StoredSlot]:
+    """Return one page of a shard's future next slots, in the order of uids."""
+    rows = await database.fetch(sql.stored_schedules, shard=shard, after=after, now=now, limit=limit)
+    return [
+        StoredSlot(job_uid=row["job_uid"], job_id=row["job_id"], schedule=row["schedule"], next_slot=row["next_slot"],
+                   version=row["version"])
+        for row in rows
+    ]  # fmt: skip
+
+
+async def move_next_slot(database: Database, stored: StoredSlot, *, next_slot: datetime | None) -> bool:
+    """Correct a next slot; False when the schedule moved on or was edited meanwhile."""
+    return bool(
+        await database.fetch(
+            sql.move_next_slot, shard=shard_of(stored.job_uid), job_uid=stored.job_uid, version=stored.version,
+            was=stored.next_slot, next_slot=next_slot,
+        )
+    )  # fmt: skip
+
+
+def _stored(row: Any) -> StoredJob:
+    try:
+        job, problem = _job(row), None
+    except InvalidInput as error:
+        job, problem = None, str(error)
+    return StoredJob(
+        job=job, problem=problem, shard=row["shard"], job_uid=row["job_uid"], tenant_id=row["tenant_id"],
+        job_id=row["job_id"], version=row["version"], paused_at=row["paused_at"], pause_reason=row["pause_reason"],
+        quarantined=row["quarantined"], deleted=row["deleted_at"] is not None, created_at=row["created_at"],
+        updated_at=row["updated_at"], next_run_at=row["next_run_at"], next_slot=row["next_slot"], since=row["since"],
+    )  # fmt: skip
+
+
+def _job(row: Any) -> Job:
+    return Job(
+        job_id=row["job_id"], tenant_id=row["tenant_id"], handler=row["handler"],
+        schedule=None if row["schedule"] is None else parse_schedule(row["schedule"]),
+        payload=json.loads(row["payload"]), pool=row["pool"], priority=row["priority"],
+        max_attempts=row["max_attempts"], retry=RetryPolicy.from_json(orjson.loads(row["retry"])),
+        misfire=parse_misfire(row["misfire"]), misfire_grace=timedelta(milliseconds=row["misfire_grace_ms"]),
+        timeout=timedelta(milliseconds=row["timeout_ms"]), lease_duration=timedelta(milliseconds=row["lease_ms"]),
+        jitter=timedelta(milliseconds=row["jitter_ms"]), overlap=row["overlap"],
+        start_deadline=None if row["start_deadline_ms"] is None else timedelta(milliseconds=row["start_deadline_ms"]),
+        labels=orjson.loads(row["labels"]), description=row["description"],
+    )  # fmt: skip
+
+
+def _schedule_text(job: Job) -> str | None:
+    return None if job.schedule is None else _json(schedule_to_json(job.schedule))
+
+
+def _payload_text(job: Job) -> str:
+    # The standard library's encoder keeps whole numbers of any size; the faster one stops at 64 bits.
+    return json.dumps(dict(job.payload), ensure_ascii=False, allow_nan=False)
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(dict(value)).decode()
+
+
+def _ms(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // timedelta(milliseconds=1)

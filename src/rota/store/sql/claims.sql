@@ -1,0 +1,123 @@
+-- name: claim_runs
+-- Take the best-ranked open runs of a pool whose handlers the worker knows, and lease each under its own token.
+-- Picked by ctid, since statistics of a table that is empty one moment and deep the next make any join plan flip.
+WITH taken AS (
+  DELETE FROM rota.pending WHERE ctid = ANY (ARRAY (
+    SELECT ctid FROM rota.pending
+     WHERE pool = $pool AND gate = 'open' AND rank >= $low_water AND handler = ANY ($handlers::text[])
+     ORDER BY rank LIMIT $limit FOR UPDATE SKIP LOCKED))
+  RETURNING shard, job_uid, scheduled_for, attempt, rank, handler),
+facts AS MATERIALIZED (
+  SELECT t.shard, t.job_uid, t.scheduled_for, t.rank, t.handler,
+         -- A counter at its column's maximum must not make the whole batch fail.
+         least(t.attempt, 2147483646) + 1 AS attempt,
+         ($tokens::uuid[])[(row_number() OVER (ORDER BY t.rank, t.scheduled_for, t.job_uid))::int] AS token,
+         coalesce(j.lease_ms, 60000) AS lease_ms, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
+         coalesce(j.max_attempts, 1) AS max_attempts, j.tenant_id, j.job_id, j.payload
+    FROM taken t LEFT JOIN rota.job j ON j.shard = t.shard AND j.job_uid = t.job_uid),
+leased AS (
+  INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
+  SELECT shard, job_uid, scheduled_for, token, $now, $now::timestamptz + lease_ms * interval '1 ms', lease_ms, attempt, $worker_id
+    FROM facts)
+SELECT f.shard, f.job_uid, f.scheduled_for, f.token, f.attempt, f.max_attempts, f.rank, f.handler, f.lease_ms,
+       f.timeout_ms, f.tenant_id, f.job_id, coalesce(r.payload, f.payload) AS payload
+  FROM facts f
+  LEFT JOIN rota.run r ON r.shard = f.shard AND r.job_uid = f.job_uid AND r.scheduled_for = f.scheduled_for
+ ORDER BY f.rank;
+
+-- name: claimed_under
+-- Read back an in-doubt claim by the tokens that the claimer chose. No index serves it; it is for the rare bad day.
+SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.lease_ms, l.claimed_at, l.expires_at,
+       coalesce(j.max_attempts, 1) AS max_attempts, j.handler, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
+       j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload
+  FROM rota.lease l
+  LEFT JOIN rota.job j ON j.shard = l.shard AND j.job_uid = l.job_uid
+  LEFT JOIN rota.run r ON r.shard = l.shard AND r.job_uid = l.job_uid AND r.scheduled_for = l.scheduled_for
+ WHERE l.token = ANY ($tokens::uuid[]) AND l.worker_id = $worker_id;
+
+-- name: renew_leases
+-- Extend each lease that is still there under its token, also a lapsed one that nobody reclaimed: the token is the
+-- proof, the expiry only says from when on a reaper may take it.
+UPDATE rota.lease SET expires_at = $now::timestamptz + lease_ms * interval '1 ms'
+ WHERE ctid = ANY (ARRAY (
+       SELECT held.ctid
+         FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[])
+              h (shard, job_uid, scheduled_for, token)
+        CROSS JOIN LATERAL (
+              SELECT l.ctid FROM rota.lease l
+               WHERE l.shard = h.shard AND l.job_uid = h.job_uid AND l.scheduled_for = h.scheduled_for
+                 AND l.token = h.token FOR UPDATE) held))
+RETURNING token, expires_at;
+
+-- name: leases_with_jobs
+-- What a decision on the end of these attempts needs to know.
+SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.claimed_at, l.expires_at,
+       j.max_attempts, j.retry, coalesce(j.priority, 0) AS priority, j.pool, (j.job_uid IS NULL OR j.deleted_at IS NOT NULL) AS orphaned
+  FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[])
+       h (shard, job_uid, scheduled_for, token)
+ CROSS JOIN LATERAL (
+       SELECT * FROM rota.lease x
+        WHERE x.shard = h.shard AND x.job_uid = h.job_uid AND x.scheduled_for = h.scheduled_for AND x.token = h.token) l
+  LEFT JOIN rota.job j ON j.shard = l.shard AND j.job_uid = l.job_uid;
+
+-- name: expired_leases
+-- Leases of these shards that lapsed, with what their decision needs. A range of the primary key per shard: an index
+-- on expires_at would cost every renewal its HOT update.
+SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.claimed_at, l.expires_at,
+       j.max_attempts, j.retry, coalesce(j.priority, 0) AS priority, j.pool, (j.job_uid IS NULL OR j.deleted_at IS NOT NULL) AS orphaned
+  FROM unnest($shards::smallint[]) sh
+ CROSS JOIN LATERAL (
+       SELECT * FROM rota.lease x
+        WHERE x.shard = sh AND x.expires_at <= $now AND $resumed_at::timestamptz + x.lease_ms * interval '1 ms' <= $now
+        LIMIT $limit) l
+  LEFT JOIN rota.job j ON j.shard = l.shard AND j.job_uid = l.job_uid
+ LIMIT $limit;
+
+-- name: settle_attempts
+-- End attempts, whichever way: the one statement by which a lease goes. Per token: record the attempt, then finish
+-- the run, let it wait again, or bury it. A token that is not in the answer was not ours (or moved: ask once more).
+-- With $expired_by only leases that lapsed by then go, so a renewal that came in between wins over the reaper.
+WITH told AS MATERIALIZED (
+  SELECT * FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[],
+                       $outcomes::text[], $errors::text[], $states::text[], $charged::integer[],
+                       $available_ats::timestamptz[], $ranks::bigint[], $gates::text[])
+         t (shard, job_uid, scheduled_for, token, outcome, error, state, charged, available_at, rank, gate)),
+ended AS (
+  DELETE FROM rota.lease WHERE ctid = ANY (ARRAY (
+    SELECT held.ctid FROM told
+     CROSS JOIN LATERAL (
+           SELECT l.ctid FROM rota.lease l
+            WHERE l.shard = told.shard AND l.job_uid = told.job_uid AND l.scheduled_for = told.scheduled_for
+              AND l.token = told.token AND ($expired_by::timestamptz IS NULL OR l.expires_at <= $expired_by)
+              FOR UPDATE) held))
+  RETURNING shard, job_uid, scheduled_for, token, claimed_at, attempt, worker_id),
+settled AS MATERIALIZED (
+  SELECT e.shard, e.job_uid, e.scheduled_for, e.token, e.claimed_at, e.attempt, e.worker_id,
+         t.outcome, t.error, t.state, t.charged, t.available_at, t.rank, t.gate
+    FROM ended e JOIN told t ON t.token = e.token),
+recorded AS (
+  INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id, error)
+  SELECT shard, job_uid, scheduled_for, token, claimed_at, $now, attempt, outcome, worker_id, error FROM settled),
+finished AS (
+  UPDATE rota.run r SET outcome = s.state, finished_at = $now, attempt = s.attempt
+    FROM settled s
+   WHERE s.state <> 'pending' AND r.shard = s.shard AND r.job_uid = s.job_uid AND r.scheduled_for = s.scheduled_for),
+waiting AS (
+  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
+  SELECT s.shard, s.job_uid, s.scheduled_for, s.rank, s.available_at, s.charged, s.gate, j.pool, j.handler
+    FROM settled s JOIN rota.job j ON j.shard = s.shard AND j.job_uid = s.job_uid
+   WHERE s.state = 'pending'),
+buried AS (
+  INSERT INTO rota.dead (shard, job_uid, scheduled_for, tenant_id, died_at)
+  SELECT s.shard, s.job_uid, s.scheduled_for, coalesce(j.tenant_id, ''), $now
+    FROM settled s LEFT JOIN rota.job j ON j.shard = s.shard AND j.job_uid = s.job_uid
+   WHERE s.state = 'dead')
+SELECT token, state FROM settled;
+
+-- name: recorded_outcomes
+-- How these attempts ended, if they did: tells a report that is repeated from one that comes too late.
+SELECT a.token, a.outcome
+  FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[])
+       h (shard, job_uid, scheduled_for, token)
+  JOIN rota.attempt a ON a.shard = h.shard AND a.job_uid = h.job_uid AND a.scheduled_for = h.scheduled_for
+                     AND a.token = h.token;

@@ -1,0 +1,89 @@
+-- name: due_schedules
+-- Up to $per_shard due schedules of each shard with what their decision needs. LATERAL keeps each shard on its index;
+-- one ORDER BY over all shards would sort the whole backlog.
+SELECT d.shard, d.job_uid, d.next_run_at, d.next_slot, d.version,
+       j.tenant_id, j.job_id, j.schedule, j.misfire, j.misfire_grace_ms, j.jitter_ms, j.overlap, j.start_deadline_ms,
+       j.priority, j.pool, j.handler
+  FROM unnest($shards::smallint[]) sh
+ CROSS JOIN LATERAL (
+       SELECT shard, job_uid, next_run_at, next_slot, version FROM rota.schedule
+        WHERE shard = sh AND next_run_at <= $now
+        ORDER BY next_run_at LIMIT $per_shard) d
+  JOIN rota.job j ON j.shard = d.shard AND j.job_uid = d.job_uid;
+
+-- name: next_due
+-- The earliest instant at which one of the shards has something to do: a slot to make or a gate to open.
+SELECT least(
+  (SELECT min(d.next_run_at) FROM unnest($shards::smallint[]) sh CROSS JOIN LATERAL (
+     SELECT next_run_at FROM rota.schedule WHERE shard = sh AND next_run_at IS NOT NULL
+      ORDER BY next_run_at LIMIT 1) d),
+  (SELECT min(t.available_at) FROM unnest($shards::smallint[]) sh CROSS JOIN LATERAL (
+     SELECT available_at FROM rota.pending WHERE shard = sh AND gate = 'time'
+      ORDER BY available_at LIMIT 1) t)) AS at;
+
+-- name: live_among
+-- Which of these jobs have a run that waits or runs: for the overlap policy.
+SELECT k.shard, k.job_uid
+  FROM unnest($shards::smallint[], $job_uids::bigint[]) k (shard, job_uid)
+ WHERE EXISTS (SELECT FROM rota.lease l WHERE l.shard = k.shard AND l.job_uid = k.job_uid)
+    OR EXISTS (SELECT FROM rota.pending p WHERE p.shard = k.shard AND p.job_uid = k.job_uid);
+
+-- name: materialise_runs
+-- Advance schedules and make their runs, in one statement. A schedule that was edited or already advanced, or whose
+-- shard has another owner or epoch by now, is left out with all its runs; a run that exists already is left as it is.
+WITH owned AS (
+  SELECT s.shard FROM unnest($owned_shards::smallint[], $epochs::bigint[]) o (shard, epoch)
+    JOIN rota.shard s ON s.shard = o.shard AND s.epoch = o.epoch AND s.owner = $owner),
+advanced AS (
+  UPDATE rota.schedule s SET next_run_at = d.then_slot, next_slot = d.then_slot
+    FROM unnest($shards::smallint[], $job_uids::bigint[], $due_ats::timestamptz[], $versions::bigint[],
+                $then_slots::timestamptz[]) d (shard, job_uid, due_at, version, then_slot)
+   WHERE s.shard = d.shard AND s.job_uid = d.job_uid AND s.next_run_at = d.due_at AND s.version = d.version
+     AND s.shard IN (SELECT shard FROM owned)
+  RETURNING s.shard, s.job_uid),
+wanted AS MATERIALIZED (
+  SELECT r.* FROM unnest($run_shards::smallint[], $run_job_uids::bigint[], $run_slots::timestamptz[],
+                         $run_available_ats::timestamptz[], $run_ranks::bigint[], $run_gates::text[],
+                         $run_pools::text[], $run_handlers::text[])
+                  r (shard, job_uid, scheduled_for, available_at, rank, gate, pool, handler)
+    JOIN advanced a ON a.shard = r.shard AND a.job_uid = r.job_uid),
+made AS (
+  INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
+  SELECT shard, job_uid, scheduled_for, $now, 'schedule' FROM wanted
+  ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING
+  RETURNING shard, job_uid, scheduled_for),
+queued AS (
+  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
+  SELECT w.shard, w.job_uid, w.scheduled_for, w.rank, w.available_at, 0, w.gate, w.pool, w.handler
+    FROM made m JOIN wanted w ON w.shard = m.shard AND w.job_uid = m.job_uid AND w.scheduled_for = m.scheduled_for),
+noted AS (
+  INSERT INTO rota.skipped (shard, job_uid, first_slot, last_slot, slots, reason, policy, recorded_at)
+  SELECT k.shard, k.job_uid, k.first_slot, k.last_slot, k.slots, k.reason, k.policy, $now
+    FROM unnest($skip_shards::smallint[], $skip_job_uids::bigint[], $skip_firsts::timestamptz[],
+                $skip_lasts::timestamptz[], $skip_counts::integer[], $skip_reasons::text[], $skip_policies::jsonb[])
+         k (shard, job_uid, first_slot, last_slot, slots, reason, policy)
+    JOIN advanced a ON a.shard = k.shard AND a.job_uid = k.job_uid
+  ON CONFLICT (shard, job_uid, first_slot) DO NOTHING)
+SELECT (SELECT count(*) FROM advanced) AS advanced, (SELECT count(*) FROM made) AS made;
+
+-- name: quarantine_schedules
+-- Take schedules that cannot be computed out of the due scan, with the reason on their jobs.
+WITH stopped AS (
+  UPDATE rota.schedule s SET next_run_at = NULL
+    FROM unnest($shards::smallint[], $job_uids::bigint[], $versions::bigint[], $reasons::text[])
+         q (shard, job_uid, version, reason)
+   WHERE s.shard = q.shard AND s.job_uid = q.job_uid AND s.version = q.version
+  RETURNING s.shard, s.job_uid, q.reason)
+UPDATE rota.job j SET quarantined = stopped.reason
+  FROM stopped WHERE j.shard = stopped.shard AND j.job_uid = stopped.job_uid
+RETURNING j.job_id;
+
+-- name: open_due_gates
+-- Let runs through whose time has come: backoff, snooze or jitter is over.
+UPDATE rota.pending SET gate = 'open'
+ WHERE ctid = ANY (ARRAY (
+       SELECT due.ctid FROM unnest($shards::smallint[]) sh
+        CROSS JOIN LATERAL (
+              SELECT p.ctid FROM rota.pending p WHERE p.shard = sh AND p.gate = 'time' AND p.available_at <= $now
+               ORDER BY p.available_at LIMIT $per_shard FOR UPDATE SKIP LOCKED) due))
+RETURNING pool;

@@ -1,0 +1,101 @@
+-- name: lock_jobs
+-- The present definitions of these jobs, locked in key order so that two editors never wait for each other crosswise.
+SELECT j.*, s.next_run_at, s.next_slot, s.since
+  FROM rota.job j LEFT JOIN rota.schedule s ON s.shard = j.shard AND s.job_uid = j.job_uid
+ WHERE (j.shard, j.job_uid) IN (SELECT * FROM unnest($shards::smallint[], $job_uids::bigint[]))
+ ORDER BY j.shard, j.job_uid FOR UPDATE OF j;
+
+-- name: write_jobs
+-- Insert or replace definitions. An existing row is replaced only at the version that the caller read.
+INSERT INTO rota.job AS j (shard, job_uid, tenant_id, job_id, version, handler, schedule, payload, pool, priority,
+  max_attempts, retry, misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, start_deadline_ms, labels,
+  description, created_at, updated_at)
+SELECT g.*, $now, $now
+  FROM unnest($shards::smallint[], $job_uids::bigint[], $tenant_ids::text[], $job_ids::text[], $versions::bigint[],
+              $handlers::text[], $schedules::jsonb[], $payloads::jsonb[], $pools::text[], $priorities::smallint[],
+              $max_attempts::integer[], $retries::jsonb[], $misfires::jsonb[], $graces::bigint[], $timeouts::bigint[],
+              $leases::bigint[], $jitters::bigint[], $overlaps::text[], $start_deadlines::bigint[], $labels::jsonb[],
+              $descriptions::text[]) g
+ON CONFLICT (shard, job_uid) DO UPDATE SET
+  version = excluded.version, handler = excluded.handler, schedule = excluded.schedule, payload = excluded.payload,
+  pool = excluded.pool, priority = excluded.priority, max_attempts = excluded.max_attempts, retry = excluded.retry,
+  misfire = excluded.misfire, misfire_grace_ms = excluded.misfire_grace_ms, timeout_ms = excluded.timeout_ms,
+  lease_ms = excluded.lease_ms, jitter_ms = excluded.jitter_ms, overlap = excluded.overlap,
+  start_deadline_ms = excluded.start_deadline_ms, labels = excluded.labels, description = excluded.description,
+  quarantined = NULL, deleted_at = NULL, updated_at = excluded.updated_at
+  WHERE j.version = excluded.version - 1
+RETURNING shard, job_uid;
+
+-- name: write_schedules
+-- Set when schedulers look next. `next_run_at` NULL keeps a job out of their sight.
+INSERT INTO rota.schedule (shard, job_uid, next_run_at, next_slot, version, since)
+SELECT g.* FROM unnest($shards::smallint[], $job_uids::bigint[], $next_run_ats::timestamptz[],
+                       $next_slots::timestamptz[], $versions::bigint[], $sinces::timestamptz[]) g
+ON CONFLICT (shard, job_uid) DO UPDATE SET next_run_at = excluded.next_run_at, next_slot = excluded.next_slot,
+  version = excluded.version, since = excluded.since
+RETURNING shard, job_uid;
+
+-- name: reroute_pending
+-- Waiting runs follow an edit of their job: pool and handler are the job's, the rank moves by the priority's change.
+UPDATE rota.pending p SET pool = e.pool, handler = e.handler, rank = p.rank + e.rank_change,
+       gate = CASE p.gate WHEN 'handler' THEN 'open' ELSE p.gate END
+  FROM unnest($shards::smallint[], $job_uids::bigint[], $pools::text[], $handlers::text[], $rank_changes::bigint[])
+       e (shard, job_uid, pool, handler, rank_change)
+ WHERE p.shard = e.shard AND p.job_uid = e.job_uid
+RETURNING p.job_uid;
+
+-- name: get_job
+SELECT j.*, s.next_run_at, s.next_slot, s.since
+  FROM rota.job j LEFT JOIN rota.schedule s ON s.shard = j.shard AND s.job_uid = j.job_uid
+ WHERE j.shard = $shard AND j.job_uid = $job_uid AND j.deleted_at IS NULL;
+
+-- name: list_jobs
+-- One page of a tenant's jobs in the order of their ids, after a given id.
+SELECT j.*, s.next_run_at, s.next_slot, s.since
+  FROM rota.job j LEFT JOIN rota.schedule s ON s.shard = j.shard AND s.job_uid = j.job_uid
+ WHERE j.tenant_id = $tenant_id AND j.deleted_at IS NULL AND j.job_id > $after
+   AND ($prefix = '' OR starts_with(j.job_id, $prefix))
+ ORDER BY j.job_id LIMIT $limit;
+
+-- name: set_pause
+-- Pause or (with NULLs) resume; the caller holds the row's lock and writes the schedule in the same transaction.
+UPDATE rota.job SET paused_at = $paused_at, pause_reason = $reason, version = version + 1, updated_at = $now
+ WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL
+RETURNING version;
+
+-- name: mark_deleted
+UPDATE rota.job SET deleted_at = $now, version = version + 1, updated_at = $now, paused_at = NULL, pause_reason = NULL
+ WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL
+RETURNING version;
+
+-- name: drop_schedule
+DELETE FROM rota.schedule WHERE shard = $shard AND job_uid = $job_uid RETURNING next_slot;
+
+-- name: cancel_waiting
+-- Cancel every waiting run of a job: out of the queue and finished in the ledger, in one statement.
+WITH gone AS (
+  DELETE FROM rota.pending WHERE shard = $shard AND job_uid = $job_uid
+  RETURNING shard, job_uid, scheduled_for, attempt)
+UPDATE rota.run r SET outcome = 'cancelled', finished_at = $now, attempt = gone.attempt, reason = $reason
+  FROM gone WHERE r.shard = gone.shard AND r.job_uid = gone.job_uid AND r.scheduled_for = gone.scheduled_for
+RETURNING r.scheduled_for;
+
+-- name: note_skipped
+-- Enter one range of slots into the slot ledger.
+INSERT INTO rota.skipped (shard, job_uid, first_slot, last_slot, slots, reason, policy, recorded_at)
+VALUES ($shard, $job_uid, $first_slot, $last_slot, $slots, $reason, $policy::jsonb, $now)
+ON CONFLICT (shard, job_uid, first_slot) DO NOTHING
+RETURNING first_slot;
+
+-- name: stored_schedules
+-- One page of computed next slots with their rules, for a recomputation after new tz data.
+SELECT s.shard, s.job_uid, s.next_run_at, s.next_slot, s.version, j.job_id, j.schedule
+  FROM rota.schedule s JOIN rota.job j ON j.shard = s.shard AND j.job_uid = s.job_uid
+ WHERE s.shard = $shard AND s.job_uid > $after AND s.next_slot > $now
+ ORDER BY s.job_uid LIMIT $limit;
+
+-- name: move_next_slot
+-- Correct a computed next slot, if nobody advanced or edited the schedule meanwhile.
+UPDATE rota.schedule SET next_slot = $next_slot, next_run_at = CASE WHEN next_run_at IS NULL THEN NULL ELSE $next_slot END
+ WHERE shard = $shard AND job_uid = $job_uid AND version = $version AND next_slot = $was
+RETURNING next_slot;

@@ -1,0 +1,39 @@
+-- name: beat_scheduler
+-- Say that this scheduler lives.
+INSERT INTO rota.scheduler (scheduler_id, started_at, expires_at, version, tzdata)
+VALUES ($scheduler_id, $now, $expires_at, $version, $tzdata)
+ON CONFLICT (scheduler_id) DO UPDATE SET expires_at = excluded.expires_at, version = excluded.version, tzdata = excluded.tzdata
+RETURNING started_at;
+
+-- name: live_schedulers
+SELECT scheduler_id FROM rota.scheduler WHERE expires_at > $now ORDER BY scheduler_id;
+
+-- name: all_shards
+SELECT shard, owner, epoch, expires_at FROM rota.shard ORDER BY shard;
+
+-- name: renew_shards
+-- Extend the shards still owned under the epoch they were taken with; one left out has another owner.
+UPDATE rota.shard s SET expires_at = $expires_at
+  FROM unnest($shards::smallint[], $epochs::bigint[]) o (shard, epoch)
+ WHERE s.shard = o.shard AND s.epoch = o.epoch AND s.owner = $owner
+RETURNING s.shard, s.epoch;
+
+-- name: acquire_shards
+-- Take shards that are free now; each gets a new epoch.
+UPDATE rota.shard SET owner = $owner, epoch = epoch + 1, expires_at = $expires_at
+ WHERE shard IN (SELECT shard FROM rota.shard WHERE shard = ANY ($shards::smallint[]) AND (owner IS NULL OR expires_at <= $now)
+                  ORDER BY shard FOR UPDATE SKIP LOCKED)
+RETURNING shard, epoch;
+
+-- name: release_shards
+-- Give shards up, so that somebody else takes them at the next look.
+UPDATE rota.shard SET owner = NULL, expires_at = $now
+ WHERE shard = ANY ($shards::smallint[]) AND owner = $owner
+RETURNING shard;
+
+-- name: forget_scheduler
+DELETE FROM rota.scheduler WHERE scheduler_id = $scheduler_id RETURNING scheduler_id;
+
+-- name: forget_lapsed_schedulers
+-- Rows of schedulers that have been gone for long: nobody reads them any more.
+DELETE FROM rota.scheduler WHERE expires_at <= $before RETURNING scheduler_id;
