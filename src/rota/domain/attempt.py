@@ -14,7 +14,7 @@ from rota.domain.run import Gate, RunState
 ERROR_LIMIT: Final = 16 * 1024
 """The most characters of an error text that are kept, once, on its attempt."""
 
-_CUT: Final = "\n… cut by Rota: {dropped} more characters …\n"
+_CUT: Final = "\n… cut by Rota from {length} characters …\n"
 
 
 class Outcome(StrEnum):
@@ -79,12 +79,16 @@ def clean_error(text: str) -> str:
 
     A longer text keeps its head and its tail, since a traceback says where at the top and what at the bottom.
     """
-    bounded = text
-    if len(text) > ERROR_LIMIT:
-        mark = _CUT.format(dropped=len(text) - ERROR_LIMIT)
-        half = (ERROR_LIMIT - len(mark)) // 2
-        bounded = text[:half] + mark + text[-half:]
-    return bounded.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")[:ERROR_LIMIT]
+    if len(text) <= ERROR_LIMIT and len(whole := _storable(text)) <= ERROR_LIMIT:
+        return whole
+    mark = _CUT.format(length=len(text))
+    half = (ERROR_LIMIT - len(mark)) // 2
+    # Cleaning lengthens a text and never shortens it, so half of each end is all that can be kept.
+    return _storable(text[:half])[:half] + mark + _storable(text[-half:])[-half:]
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,184 @@
+"""The composition root: the one place that knows how the parts fit together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from rota.clock import Clock, DatabaseClock, SystemClock
+from rota.domain.zones import tzdata_version
+from rota.errors import DatabaseUnavailable
+from rota.services.completion import Completion
+from rota.services.definitions import Definitions
+from rota.services.dispatch import Dispatch
+from rota.services.doctor import Doctor
+from rota.services.hints import SCHEDULES, Hints
+from rota.services.history import History
+from rota.services.loop import Loop
+from rota.services.on_demand import OnDemand
+from rota.services.owned import OwnedShards
+from rota.services.reaper import Reaper
+from rota.services.scheduler import Scheduler
+from rota.services.shard_keeper import ShardKeeper
+from rota.services.upkeep import Upkeep
+from rota.settings import Settings
+from rota.store.database import Database
+from rota.store.embedded import EmbeddedServer
+from rota.store.migrate import Migrated, check_schema, migrate
+from rota.version import VERSION
+from rota.worker.local import LocalDesk
+
+CLOCK_INTERVAL: Final = 5.0
+"""Seconds between two measurements of the primary's clock."""
+
+log = structlog.get_logger()
+
+
+class ClockKeeper:
+    """Measures the primary's clock again and again, so that no host's own clock is ever believed."""
+
+    def __init__(self, database: Database, clock: DatabaseClock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def tick(self) -> bool:
+        """Measure once."""
+        await self._database.measure(self._clock)
+        return False
+
+    async def pause(self) -> float:
+        """Measure every few seconds."""
+        return CLOCK_INTERVAL
+
+
+class SchedulerProcess:
+    """Everything of a scheduler: its shards, the timer, the reaper and the upkeep, each in a loop of its own."""
+
+    def __init__(self, database: Database, clock: Clock, hints: Hints, *, scheduler_id: str) -> None:
+        self.owned = OwnedShards()
+        self.keeper = ShardKeeper(
+            database, clock, self.owned, scheduler_id=scheduler_id, version=VERSION, tzdata=tzdata_version()
+        )
+        self.scheduler = Scheduler(database, clock, self.owned, hints, scheduler_id=scheduler_id)
+        self.reaper = Reaper(database, clock, self.owned, hints)
+        self.upkeep = Upkeep(database, clock, hints)
+        self._new_schedules = hints.subscribe(SCHEDULES)
+        self.loops = {
+            "shard_keeper": Loop("shard_keeper", self.keeper, clock),
+            "scheduler": Loop("scheduler", self.scheduler, clock, wake=self._new_schedules),
+            "reaper": Loop("reaper", self.reaper, clock),
+            "upkeep": Loop("upkeep", self.upkeep, clock),
+        }
+        self._clock = clock
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until stopped, then give the shards up at once so that nobody waits for a lease to end."""
+        # The first look at the shards comes before the timer's, which would find nothing and sleep.
+        try:
+            await self.keeper.tick()
+        except DatabaseUnavailable as error:
+            log.warning("scheduler.starts_without_database", error=str(error))
+        async with asyncio.TaskGroup() as group:
+            for loop in self.loops.values():
+                group.create_task(loop.run(stop))
+            group.create_task(self._wake_at_stop(stop))
+        try:
+            await self.keeper.leave()
+        except DatabaseUnavailable as error:
+            log.warning("scheduler.left_without_goodbye", error=str(error))
+
+    async def _wake_at_stop(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._new_schedules.set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rota:
+    """An opened cluster: the services, sharing one database and one clock."""
+
+    settings: Settings
+    dsn: str
+    database: Database
+    clock: Clock
+    hints: Hints
+    definitions: Definitions
+    on_demand: OnDemand
+    history: History
+    dispatch: Dispatch
+    completion: Completion
+    doctor: Doctor
+
+    def scheduler_process(self, scheduler_id: str | None = None) -> SchedulerProcess:
+        """Return the parts of a scheduler."""
+        return SchedulerProcess(self.database, self.clock, self.hints, scheduler_id=scheduler_id or self.settings.name)
+
+    def desk(self) -> LocalDesk:
+        """Return a desk for a worker in this process."""
+        return LocalDesk(self.database, self.clock, self.hints)
+
+    async def keep_going(self, stop: asyncio.Event, *, listen: bool = True) -> None:
+        """Keep the clock measured and hints flowing until stopped."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.hints.run(stop, listen=listen))
+            if isinstance(self.clock, DatabaseClock):
+                keeper = ClockKeeper(self.database, self.clock)
+                group.create_task(Loop("clock", keeper, self.clock).run(stop))
+
+
+def assemble(settings: Settings, *, dsn: str, database: Database, clock: Clock) -> Rota:
+    """Put the services together around a database and a clock."""
+    hints = Hints(database, clock)
+    return Rota(
+        settings=settings,
+        dsn=dsn,
+        database=database,
+        clock=clock,
+        hints=hints,
+        definitions=Definitions(database, clock, hints),
+        on_demand=OnDemand(database, clock, hints),
+        history=History(database, clock),
+        dispatch=Dispatch(database, clock),
+        completion=Completion(database, clock, hints),
+        doctor=Doctor(database, clock),
+    )
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[str]:
+    """Yield the database's DSN: the configured one, or that of the embedded server, which runs meanwhile."""
+    if settings.database_url is not None:
+        yield settings.database_url
+        return
+    async with EmbeddedServer(settings.data_dir) as server:
+        yield server.dsn
+
+
+@asynccontextmanager
+async def opened(settings: Settings, *, migrating: bool | None = None) -> AsyncIterator[Rota]:
+    """Yield an opened cluster; closed when the block ends.
+
+    `migrating` brings the schema up to date first; by default only an embedded database is migrated without being
+    asked. Raises SchemaMismatch, DatabaseUnavailable, SetupFailed.
+    """
+    async with AsyncExitStack() as stack:
+        dsn = await stack.enter_async_context(serving(settings))
+        if settings.database_url is None if migrating is None else migrating:
+            await migrate(dsn, now=SystemClock().now())
+        else:
+            await check_schema(dsn)
+        database = await Database.connect(
+            dsn, size=settings.connections, reserved=settings.reserved_connections, name=settings.name[:60]
+        )
+        stack.push_async_callback(database.close)
+        clock = DatabaseClock()
+        await database.measure(clock)
+        yield assemble(settings, dsn=dsn, database=database, clock=clock)
+
+
+async def migrate_database(settings: Settings, *, lock_timeout: float) -> Migrated:
+    """Bring the configured database's schema up to this program's."""
+    async with serving(settings) as dsn:
+        return await migrate(dsn, now=SystemClock().now(), lock_timeout=lock_timeout)

@@ -1,0 +1,66 @@
+"""A PostgreSQL of one test session, and a fresh, migrated database for every test."""
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar, Final
+
+from rota.clock import ManualClock
+from rota.settings import Settings
+from rota.store.admin import copy_database, drop_database, with_database
+from rota.store.database import Database
+from rota.store.embedded import EmbeddedServer
+from rota.store.migrate import migrate
+from rota.testing.kit import RotaKit
+
+TEMPLATE: Final = "rota_template"
+START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class TestCluster:
+    """An embedded server without durability, in a temporary folder, with a migrated template database."""
+
+    __test__: ClassVar[bool] = False
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server = server
+        self._numbers = itertools.count(1)
+
+    @classmethod
+    @asynccontextmanager
+    async def started(cls) -> AsyncIterator["TestCluster"]:
+        """Yield a running cluster; its data is gone when the block ends."""
+        folder = Path(tempfile.mkdtemp(prefix="rota-test-"))
+        try:
+            async with EmbeddedServer(folder, durable=False, settings={"max_connections": "200"}) as server:
+                cluster = cls(server)
+                await copy_database(server.dsn, source="template1", name=TEMPLATE)
+                await migrate(with_database(server.dsn, TEMPLATE), now=START)
+                yield cluster
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @asynccontextmanager
+    async def database(self) -> AsyncIterator[str]:
+        """Yield the DSN of a fresh, migrated database, dropped when the block ends."""
+        name = f"rota_{os.getpid()}_{next(self._numbers)}"
+        await copy_database(self.server.dsn, source=TEMPLATE, name=name)
+        try:
+            yield with_database(self.server.dsn, name)
+        finally:
+            await drop_database(self.server.dsn, name=name)
+
+    @asynccontextmanager
+    async def kit(self, *, start: datetime = START, settings: Settings | None = None) -> AsyncIterator[RotaKit]:
+        """Yield the whole of Rota on a manual clock over a fresh database."""
+        async with self.database() as dsn:
+            database = await Database.connect(dsn, size=8, reserved=2)
+            try:
+                yield RotaKit(dsn=dsn, database=database, clock=ManualClock(start), settings=settings or Settings())
+            finally:
+                await database.close()

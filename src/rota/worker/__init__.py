@@ -1,0 +1,1 @@
+"""What a user's process runs: it claims runs at a desk, executes handlers, and reports."""
