@@ -1,0 +1,40 @@
+"""`python -m benchmarks [NAME...]`: all benchmarks, or those named."""
+
+import sys
+
+import structlog
+import uvloop
+
+from benchmarks import scale, services
+from benchmarks.harness import Benchmark, bench, note
+
+# Name -> what runs, and whether a manual clock drives it.
+BENCHMARKS: dict[str, tuple[Benchmark, bool]] = {
+    "materialise": (services.materialise, True),
+    "drain": (services.drain, True),
+    "claim_latency": (services.claim_latency, True),
+    "heartbeats": (services.heartbeats, True),
+    "due_scan": (scale.due_scan, True),
+    "herd": (scale.herd, True),
+}
+
+
+async def run(names: list[str]) -> None:
+    """Run the named benchmarks, one after the other."""
+    for name in names:
+        benchmark, manual = BENCHMARKS[name]
+        note(f"{name}: {(benchmark.__doc__ or '').strip()}")
+        async with bench(name, manual=manual) as b:
+            await benchmark(b)
+
+
+def main() -> None:
+    """Run what the command line names."""
+    names = sys.argv[1:] or list(BENCHMARKS)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        sys.exit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)}")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    uvloop.run(run(names))
+
+
+main()

@@ -1,0 +1,1 @@
+"""Schedules that people bring along (crontabs, CronJobs, DAG lists), read as jobs: text in, values out."""
