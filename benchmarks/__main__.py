@@ -5,7 +5,7 @@ import sys
 import structlog
 import uvloop
 
-from benchmarks import scale, services
+from benchmarks import fleet, scale, services
 from benchmarks.harness import Benchmark, bench, note
 
 # Name -> what runs, and whether a manual clock drives it.
@@ -16,6 +16,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, bool]] = {
     "heartbeats": (services.heartbeats, True),
     "due_scan": (scale.due_scan, True),
     "herd": (scale.herd, True),
+    "drain_workers": (fleet.drain_workers, False),
+    "lifecycle": (fleet.lifecycle, False),
+    "pickup": (fleet.pickup, False),
+    "start_delay": (fleet.start_delay, False),
 }
 
 

@@ -56,11 +56,15 @@ class SystemClock:
 
 
 class DatabaseClock(SystemClock):
-    """The host's monotonic clock plus an offset measured against the primary; never runs backwards.
+    """The host's monotonic clock plus an offset measured against the primary; never runs backwards, unless the
+    primary itself was set back by more than STEP.
 
     Call `observe` with each measurement. Until the first one, `now()` raises: no guess is better than a wrong hour.
     A measurement's error is at most half its round trip; of the recent ones the tightest is believed (Cristian 1989).
     """
+
+    STEP = 1.0
+    """Seconds by which the primary must go back for `now()` to follow: less is made up for by standing still."""
 
     # A measurement ages: a host's oscillator drifts some 50 ppm, so an old tight one loses to a fresh wide one.
     DRIFT_PER_SECOND = 0.0002
@@ -79,7 +83,8 @@ class DatabaseClock(SystemClock):
         stepped = self._offset is not None and abs(offset - self._offset) > error + self.error_bound(received)
         if stepped or error <= self.error_bound(received):
             self._offset, self._error, self._measured_at = offset, error, received
-            if stepped:
+            # Who waited for a clock that was hours ahead to come true again would do nothing for hours.
+            if self._latest - (received + offset) > self.STEP:
                 self._latest = 0.0
 
     def error_bound(self, at: float | None = None) -> float:
@@ -102,15 +107,15 @@ class ManualClock:
         if start.tzinfo is None:
             raise ValueError("start must be an aware datetime")
         self._now = start.astimezone(UTC)
-        self._start = self._now
+        self._elapsed = timedelta(0)
         self._order = itertools.count()
-        self._sleepers: list[tuple[datetime, int, asyncio.Future[None]]] = []
+        self._sleepers: list[tuple[timedelta, int, asyncio.Future[None]]] = []
 
     def now(self) -> datetime:
         return self._now
 
     def monotonic(self) -> float:
-        return (self._now - self._start).total_seconds()
+        return self._elapsed.total_seconds()
 
     def advance(self, by: timedelta | float) -> datetime:
         """Move forward by a duration (seconds or timedelta), wake who is due, and return the new instant."""
@@ -120,9 +125,12 @@ class ManualClock:
         return self.set(self._now + step)
 
     def set(self, instant: datetime) -> datetime:
-        """Step to an instant, also a past one: a test of a stepped clock."""
-        self._now = instant.astimezone(UTC)
-        while self._sleepers and self._sleepers[0][0] <= self._now:
+        """Step to an instant, also a past one: a clock set back, which neither wakes sleepers nor turns stopwatches."""
+        if instant.tzinfo is None:
+            raise ValueError("instant must be an aware datetime")
+        before, self._now = self._now, instant.astimezone(UTC)
+        self._elapsed += max(timedelta(0), self._now - before)
+        while self._sleepers and self._sleepers[0][0] <= self._elapsed:
             sleeper = heapq.heappop(self._sleepers)[2]
             if not sleeper.done():
                 sleeper.set_result(None)
@@ -131,16 +139,16 @@ class ManualClock:
     def next_wake(self) -> datetime | None:
         """Return the instant at which the next sleeper wakes; None if nobody sleeps."""
         live = [at for at, _, sleeper in self._sleepers if not sleeper.done()]
-        return min(live, default=None)
+        return min((self._now + (at - self._elapsed) for at in live), default=None)
 
     async def sleep(self, seconds: float) -> None:
         if seconds > 0:
-            await self._until(self._now + timedelta(seconds=seconds))
+            await self._until(self._elapsed + timedelta(seconds=seconds))
 
     async def wait(self, event: asyncio.Event, timeout: float) -> bool:
         if event.is_set() or timeout <= 0:
             return event.is_set()
-        asleep = asyncio.ensure_future(self._until(self._now + timedelta(seconds=timeout)))
+        asleep = asyncio.ensure_future(self._until(self._elapsed + timedelta(seconds=timeout)))
         told = asyncio.ensure_future(event.wait())
         try:
             await asyncio.wait({asleep, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -149,7 +157,9 @@ class ManualClock:
             told.cancel()
         return event.is_set()
 
-    async def _until(self, instant: datetime) -> None:
+    async def _until(self, elapsed: timedelta) -> None:
+        if elapsed <= self._elapsed:
+            return  # the clock moved before this waiter had its first turn
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (instant, next(self._order), sleeper))
+        heapq.heappush(self._sleepers, (elapsed, next(self._order), sleeper))
         await sleeper

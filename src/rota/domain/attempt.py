@@ -8,7 +8,7 @@ from uuid import UUID
 
 from rota.domain.admission import rank
 from rota.domain.ids import run_id
-from rota.domain.retry import RetryPolicy
+from rota.domain.retry import DELAY_LIMIT, RetryPolicy
 from rota.domain.run import Gate, RunState
 
 ERROR_LIMIT: Final = 16 * 1024
@@ -66,7 +66,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a worker says of one attempt. `retry_after` is set with `snoozed` only."""
+    """What a worker says of one attempt. `retry_after` is set with `snoozed` only, and counts up to DELAY_LIMIT."""
 
     key: LeaseKey
     outcome: Outcome
@@ -164,7 +164,9 @@ def _judge(ended: Ended) -> tuple[RunState, int, timedelta]:
         case Outcome.RELEASED:
             return RunState.PENDING, ended.attempt - 1, at_once
         case Outcome.SNOOZED:
-            return RunState.PENDING, ended.attempt - 1, ended.retry_after or at_once
+            # Bounded, since an instant past the calendar's end would fail the whole batch of reports with this one.
+            wait = min(max(at_once, ended.retry_after or at_once), DELAY_LIMIT)
+            return RunState.PENDING, ended.attempt - 1, wait
         case _ if ended.attempt >= ended.max_attempts:
             return RunState.DEAD, ended.attempt, at_once
         case Outcome.LOST:

@@ -22,6 +22,7 @@ LABEL_LIMIT: Final = 64
 DESCRIPTION_LIMIT: Final = 4000
 MAX_ATTEMPTS_LIMIT: Final = 1000
 PRIORITIES: Final = range(10)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 DEFAULT_TENANT: Final = "default"
 DEFAULT_POOL: Final = "default"
@@ -63,6 +64,9 @@ class Job:
         for name in ("tenant_id", "job_id", "handler", "pool"):
             check_name(name, getattr(self, name))
         check_payload(self.payload)
+        for name, kinds in _KINDS.items():
+            if not isinstance(value := getattr(self, name), kinds):
+                raise InvalidInput(name, f"{value!r} is of no known kind", hint=_KIND_HINTS[name])
         check_whole("priority", self.priority, PRIORITIES.start, PRIORITIES.stop - 1)
         check_whole("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
         _check_duration("misfire_grace", self.misfire_grace, timedelta(0), timedelta(days=31))
@@ -106,7 +110,7 @@ class Job:
         if "misfire" in parts:
             parts["misfire"] = misfire_from_json(parts["misfire"])
         if "retry" in parts:
-            parts["retry"] = RetryPolicy.from_json(RetryPolicy().to_json() | _object("retry", parts["retry"]))
+            parts["retry"] = RetryPolicy.from_json(parts["retry"])
         for name in _DURATIONS & parts.keys():
             if name != "start_deadline" or parts[name] is not None:
                 parts[name] = _seconds(name, parts[name])
@@ -117,7 +121,13 @@ class Job:
         return replace(self, **changes)
 
 
-_DURATIONS = frozenset({"misfire_grace", "timeout", "lease_duration", "jitter", "start_deadline"})
+_KINDS: Final[dict[str, Any]] = {"schedule": Schedule | None, "retry": RetryPolicy, "misfire": Misfire}
+_KIND_HINTS: Final = {
+    "schedule": "use rota.cron, rota.every or rota.once",
+    "retry": "use rota.retry(...)",
+    "misfire": "use rota.skip(), rota.fire_once() or rota.catch_up(...)",
+}
+_DURATIONS: Final = frozenset({"misfire_grace", "timeout", "lease_duration", "jitter", "start_deadline"})
 
 
 def check_text(name: str, value: object, *, limit: int) -> None:
@@ -198,6 +208,9 @@ def _check_duration(name: str, value: object, low: timedelta, high: timedelta) -
         raise InvalidInput(name, f"must be a timedelta, not {value!r}")
     if not low <= value <= high:
         raise InvalidInput(name, f"must be from {low} to {high}, not {value}")
+    if value % _MILLISECOND:
+        # What a column would cut off would look like an edit at every put of the same definition.
+        raise InvalidInput(name, "has a part finer than a millisecond", hint="durations are whole milliseconds")
 
 
 def _object(name: str, value: object) -> dict[str, Any]:

@@ -16,6 +16,9 @@ DEFAULT_GRACE: Final = timedelta(seconds=30)
 CATCH_UP_LIMIT: Final = 1000
 """The most slots that one catch-up may make."""
 
+MAX_AGE_LIMIT: Final = timedelta(days=11_000)
+"""The greatest `max_age` of a catch-up: some 30 years, so that no instant is computed before the calendar's start."""
+
 LATE_LIMIT: Final = 1000
 """The most slots within the grace that one decision turns into runs; more follow at the next tick."""
 
@@ -43,8 +46,10 @@ class CatchUp:
     def __post_init__(self) -> None:
         if isinstance(self.limit, bool) or not isinstance(self.limit, int) or not 1 <= self.limit <= CATCH_UP_LIMIT:
             raise InvalidInput("misfire.limit", f"must be a whole number from 1 to {CATCH_UP_LIMIT}, not {self.limit}")
-        if self.max_age <= timedelta(0):
-            raise InvalidInput("misfire.max_age", f"must be positive, not {self.max_age}")
+        if not isinstance(self.max_age, timedelta):
+            raise InvalidInput("misfire.max_age", f"must be a timedelta, not {self.max_age!r}")
+        if not timedelta(0) < self.max_age <= MAX_AGE_LIMIT:
+            raise InvalidInput("misfire.max_age", f"must be more than 0, at most {MAX_AGE_LIMIT}, not {self.max_age}")
 
 
 Misfire = Skip | FireOnce | CatchUp

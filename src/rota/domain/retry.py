@@ -9,6 +9,7 @@ from rota.errors import InvalidInput
 
 DELAY_LIMIT: Final = timedelta(days=30)
 _SEED_SPAN: Final = 1 << 64
+_BEYOND_ANY_CAP: Final = 1e300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,11 @@ class RetryPolicy:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
+        for name in ("initial", "cap"):
+            if not isinstance(value := getattr(self, name), timedelta):
+                raise InvalidInput(f"retry.{name}", f"must be a timedelta, not {value!r}")
+        for name in ("factor", "jitter"):
+            _check_number(f"retry.{name}", getattr(self, name))
         if not timedelta(0) <= self.initial <= DELAY_LIMIT:
             raise InvalidInput("retry.initial", f"must be from 0 to {DELAY_LIMIT}, not {self.initial}")
         if not self.initial <= self.cap <= DELAY_LIMIT:
@@ -37,9 +43,11 @@ class RetryPolicy:
     def delay_after(self, attempt: int, *, seed: bytes) -> timedelta:
         """Return the wait after the given failed attempt (1 is the first); the same seed gives the same wait."""
         assert attempt >= 1, "attempts are counted from 1"
-        # Past 2**64 the cap has long been reached; the bound keeps the power a finite float.
-        grown = self.initial.total_seconds() * self.factor ** min(attempt - 1, 64 if self.factor > 1 else 0)
-        full = min(self.cap.total_seconds(), grown)
+        try:
+            growth = self.factor ** (attempt - 1)
+        except OverflowError:
+            growth = _BEYOND_ANY_CAP
+        full = min(self.cap.total_seconds(), self.initial.total_seconds() * growth)
         share = int.from_bytes(blake2b(seed, digest_size=8).digest()) / _SEED_SPAN
         return timedelta(seconds=full * (1.0 - self.jitter * share))
 
@@ -53,14 +61,33 @@ class RetryPolicy:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "RetryPolicy":
-        """Read what `to_json` gave. Raises InvalidInput."""
-        try:
-            return cls(
-                initial=timedelta(seconds=value["initial"]),
-                factor=float(value["factor"]),
-                cap=timedelta(seconds=value["cap"]),
-                jitter=float(value["jitter"]),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidInput("retry", f"cannot be read: {error!r}") from error
+    def from_json(cls, value: Any) -> "RetryPolicy":
+        """Read what `to_json` gave; a field that is left out has its default. Raises InvalidInput naming the field."""
+        if not isinstance(value, dict):
+            raise InvalidInput("retry", f"must be an object, not {value!r}", hint=_FIELDS)
+        for name, part in value.items():
+            if name not in ("initial", "factor", "cap", "jitter"):
+                raise InvalidInput(f"retry.{name}", "is not a field of a retry policy", hint=_FIELDS)
+            _check_number(f"retry.{name}", part)
+        parts = cls().to_json() | value
+        return cls(
+            initial=_seconds("retry.initial", parts["initial"]),
+            factor=parts["factor"],
+            cap=_seconds("retry.cap", parts["cap"]),
+            jitter=parts["jitter"],
+        )
+
+
+_FIELDS: Final = 'such as {"initial": 10, "factor": 2, "cap": 3600, "jitter": 0.2}'
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(name, f"must be a number, not {value!r}")
+
+
+def _seconds(name: str, value: float) -> timedelta:
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        raise InvalidInput(name, f"{value!r} is out of bounds") from None

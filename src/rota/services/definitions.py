@@ -15,9 +15,9 @@ from rota.domain.job import Job, check_text
 from rota.domain.misfire import COUNT_LIMIT, Skipped
 from rota.errors import InvalidInput, NotFound, VersionConflict
 from rota.services.hints import SCHEDULES, Hints
+from rota.services.next_slots import recompute_shard
 from rota.store import jobs as store
 from rota.store.database import Connection, Database
-from rota.store.due import parse_schedule
 from rota.store.jobs import Reroute, ScheduleRow, StoredJob
 
 PUT_BATCH: Final = 1000
@@ -103,7 +103,7 @@ class Definitions:
                 version = await store.set_pause(tx, uid, paused_at=None, reason=None, now=now)
                 next_slot = stored.next_slot
                 if missed == "drop":
-                    next_slot = await self._drop_missed(tx, stored, now=now)
+                    next_slot = await self._drop_missed(tx, stored, policy={"resume": "drop"}, now=now)
                 await _reschedule(tx, stored, version=version, next_run_at=next_slot, next_slot=next_slot, now=now)
         self._hints.publish(SCHEDULES)
         return await self.get(job_id, tenant_id=tenant_id)
@@ -121,19 +121,8 @@ class Definitions:
 
     async def recompute(self, shards: Sequence[int]) -> int:
         """Compute all future next slots of these shards anew, after new tz data; returns how many moved."""
-        moved = 0
         now = self._clock.now()
-        for shard in shards:
-            after = -1
-            while rows := await store.stored_slots(self._database, shard, after=after, now=now, limit=PAGE):
-                after = rows[-1].job_uid
-                for row in rows:
-                    try:
-                        slot = None if row.schedule is None else parse_schedule(row.schedule).next_slot(now)
-                    except InvalidInput:
-                        continue  # the scheduler quarantines it when it comes due, with the reason
-                    if slot != row.next_slot and await store.move_next_slot(self._database, row, next_slot=slot):
-                        moved += 1
+        moved = sum([await recompute_shard(self._database, shard, now=now) for shard in shards])
         if moved:
             self._hints.publish(SCHEDULES)
         return moved
@@ -154,6 +143,9 @@ class Definitions:
                 continue
             version = before.version + 1 if before else 1
             row = _schedule_row(job, before, version=version, now=now)
+            if before is not None and not before.deleted and before.quarantined is None and row.since != before.since:
+                # The old schedule's slots that nobody has looked at yet never run, and leave their trace.
+                await self._drop_missed(tx, before, policy={"edit": "schedule"}, now=now)
             writes.append((job, version))
             schedules.append(row)
             if before is not None and (reroute := _reroute(job, before)):
@@ -169,15 +161,18 @@ class Definitions:
             await store.reroute_pending(tx, reroutes)
         return [results[job.job_uid] for job in jobs]
 
-    async def _drop_missed(self, tx: Connection, stored: StoredJob, *, now: datetime) -> datetime | None:
+    async def _drop_missed(
+        self, tx: Connection, stored: StoredJob, *, policy: dict[str, str], now: datetime
+    ) -> datetime | None:
         """Enter the slots that passed into the ledger; return the first slot after now."""
         if stored.job is None or stored.job.schedule is None or stored.next_slot is None or stored.next_slot > now:
             return stored.next_slot
         schedule, first = stored.job.schedule, stored.next_slot
         last = max(schedule.latest_slots(now, after=first, count=1), default=first)
         slots = 1 + schedule.count_slots(first, last, limit=COUNT_LIMIT)
-        skipped = Skipped(first=first, last=last, slots=slots if slots <= COUNT_LIMIT else None, reason="paused")
-        await store.note_skipped(tx, stored.job_uid, skipped, policy={"resume": "drop"}, now=now)
+        reason = "misfire" if stored.paused_at is None else "paused"
+        skipped = Skipped(first=first, last=last, slots=slots if slots <= COUNT_LIMIT else None, reason=reason)
+        await store.note_skipped(tx, stored.job_uid, skipped, policy=policy, now=now)
         return schedule.next_slot(now)
 
 

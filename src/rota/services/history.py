@@ -15,7 +15,7 @@ from rota.store.workers import LiveWorker
 
 PAGE: Final = 1000
 ATTEMPTS_SHOWN: Final = 100
-_FOREVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
+_FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class History:

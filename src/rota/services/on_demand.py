@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -52,6 +52,8 @@ class OnDemand:
             raise NotFound(f"there is no job {job_id!r}", hint="`rota job list` shows the jobs of this tenant")
         slot = scheduled_for or now.replace(microsecond=now.microsecond // 1000 * 1000)
         to_milliseconds(slot)
+        # Months of partitions are those of UTC.
+        slot = slot.astimezone(UTC)
         if payload is not None:
             check_payload(payload)
         if stored.job is None:

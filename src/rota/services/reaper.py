@@ -1,5 +1,6 @@
 """Looks after leases whose holders are gone: requeues their runs, or buries them."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -41,8 +42,13 @@ class Reaper:
 
     async def tick(self) -> bool:
         """Settle one batch of lapsed leases. True means: there may be more, tick again."""
+        now = self._clock.now()
+        shards = self._owned.shards(now=now)
+        if not shards:
+            # Nobody was asked, so nothing is known of the database: an outage that costs the shards goes on.
+            return False
         try:
-            more = await self._reap()
+            more = await self._reap(shards, now=now)
         except DatabaseUnavailable:
             self._failing = True
             raise
@@ -54,11 +60,7 @@ class Reaper:
         """Look once a second."""
         return INTERVAL
 
-    async def _reap(self) -> bool:
-        now = self._clock.now()
-        shards = self._owned.shards(now=now)
-        if not shards:
-            return False
+    async def _reap(self, shards: Sequence[int], *, now: datetime) -> bool:
         self._note_outage(now)
         lapsed = await claims.expired(
             self._database, shards, now=now, resumed_at=self._resumed_at, limit=REAP_BATCH, error=LEASE_EXPIRED

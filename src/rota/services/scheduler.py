@@ -1,7 +1,7 @@
 """The timer: finds due slots in its shards, applies the misfire policy, and makes one run per slot. Tickless."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import structlog
@@ -11,8 +11,8 @@ from rota.domain import misfire as domain
 from rota.domain.admission import rank
 from rota.domain.jitter import jitter_of
 from rota.domain.run import Gate
-from rota.errors import InvalidInput
 from rota.services.hints import Hints, pool_topic
+from rota.services.next_slots import recompute_shard
 from rota.services.owned import OwnedShards
 from rota.store import due as store
 from rota.store.database import Database
@@ -24,6 +24,8 @@ SCAN_BATCH: Final = 1024
 WRITE_BATCH: Final = 1000
 """The most runs that one statement makes, unless a single schedule's catch-up alone makes more."""
 GATE_BATCH: Final = 1024
+SET_BACK: Final = timedelta(seconds=5)
+"""A clock that reads this much less than before was set back: slots computed by the later time are computed anew."""
 IDLE: Final = 1.0
 """Seconds after which a scheduler looks again even when nothing is known to come due."""
 
@@ -41,6 +43,8 @@ class Scheduler:
         self._clock = clock
         self._owned = owned
         self._hints = hints
+        self._latest = datetime.min.replace(tzinfo=UTC)
+        self._doubtful: set[int] = set()
 
     async def tick(self) -> bool:
         """Make the runs of one batch of due slots and open the gates whose time has come."""
@@ -49,6 +53,7 @@ class Scheduler:
         if not epochs:
             return False
         shards = sorted(epochs)
+        await self._recompute_after_step(shards, now=now)
         per_shard = max(1, SCAN_BATCH // len(shards))
         due = await store.due_schedules(self._database, shards, now=now, per_shard=per_shard)
         advances = await self._decide(due, now=now)
@@ -59,7 +64,7 @@ class Scheduler:
         for pool in set(opened):
             self._hints.publish(pool_topic(pool))
         # A shard that filled its part of the scan may hold more.
-        return _fullest(due) >= per_shard or len(opened) >= per_shard_gates
+        return _fullest(due) >= per_shard or len(opened) >= per_shard_gates or bool(self._doubtful)
 
     async def pause(self) -> float:
         """Return the seconds until the next slot or gate of ours, at most IDLE."""
@@ -71,6 +76,19 @@ class Scheduler:
         # A millisecond on top: the event loop's timers are coarser than the clock, and an early look finds nothing.
         return min(IDLE, max(0.001, (at - self._clock.now()).total_seconds() + 0.001))
 
+    async def _recompute_after_step(self, shards: Sequence[int], *, now: datetime) -> None:
+        """Take one shard's schedules back to this instant, if the clock was set back since they were computed."""
+        if self._latest - now > SET_BACK:
+            log.warning("clock.set_back", scheduler=self.scheduler_id, by=str(self._latest - now))
+            self._doubtful = set(shards)
+            self._latest = now
+        self._latest = max(self._latest, now)
+        self._doubtful &= set(shards)
+        if self._doubtful:
+            shard = min(self._doubtful)
+            await recompute_shard(self._database, shard, now=now)
+            self._doubtful.discard(shard)
+
     async def _decide(self, due: Sequence[DueSchedule], *, now: datetime) -> list[Advance]:
         live = await store.live_among(self._database, [job for job in due if job.overlap == "skip"])
         decided: dict[tuple[str, str, datetime, timedelta], domain.Due] = {}
@@ -81,7 +99,8 @@ class Scheduler:
                 if rule not in decided:
                     decided[rule] = _decide_rule(job, now=now)
                 advances.append(_advance(job, decided[rule], now=now, busy=(job.shard, job.job_uid) in live))
-            except (InvalidInput, AssertionError) as error:
+            except Exception as error:
+                # Pure computation: whatever one rule raises is that job's trouble, never its neighbours'.
                 refused.append((job, f"the schedule cannot be computed: {error}"))
         if refused:
             for job_id in await store.quarantine(self._database, refused):

@@ -40,7 +40,9 @@ async def claimed_under(database: Database, tokens: Sequence[UUID], *, worker_id
 async def renew(database: Database, keys: Sequence[LeaseKey], *, now: datetime) -> dict[UUID, datetime]:
     """Extend these leases; returns token -> expiry of those that are still held."""
     renewed: dict[UUID, datetime] = {}
-    for asked in _twice(keys, renewed, token=lambda key: key.token):
+    # In the order of the key, as `settle` locks.
+    ordered = sorted(keys, key=lambda key: (key.shard, key.job_uid, key.scheduled_for))
+    for asked in _twice(ordered, renewed, token=lambda key: key.token):
         rows = await database.fetch(sql.renew_leases, lane=Lane.URGENT, now=now, **_columns(asked))
         renewed |= {row["token"]: row["expires_at"] for row in rows}
     return renewed

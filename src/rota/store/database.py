@@ -90,7 +90,7 @@ class Database:
         self.dsn = dsn
 
     @classmethod
-    async def connect(cls, dsn: str, *, size: int = 8, reserved: int = 2, name: str = "rota") -> "Database":
+    async def connect(cls, dsn: str, *, size: int = 8, reserved: int = 2, name: str = "rota") -> Self:
         """Open both lanes against a primary that takes writes. Raises DatabaseUnavailable.
 
         Works through a transaction pooler; set `statement_cache_size=0` in the DSN's query for one that cannot keep
@@ -107,7 +107,7 @@ class Database:
         except Exception as error:
             for pool in pools.values():
                 pool.terminate()
-            raise translate(error, "connect") from error
+            raise translate(error, "connect", sent=False) from error
         return cls(pools, dsn)
 
     async def fetch(
@@ -137,7 +137,7 @@ class Database:
         try:
             raw: Any = await asyncpg.connect(self.dsn, timeout=CONNECT_TIMEOUT)
         except Exception as error:
-            raise translate(error, "listen") from error
+            raise translate(error, "listen", sent=False) from error
         gone = asyncio.Event()
         raw.add_termination_listener(lambda _: gone.set())
         try:
@@ -176,7 +176,7 @@ class Database:
         try:
             raw = await pool.acquire(timeout=ACQUIRE_TIMEOUT)
         except Exception as error:
-            raise translate(error, "acquire") from error
+            raise translate(error, "acquire", sent=False) from error
         try:
             yield Connection(raw)
         finally:
@@ -184,10 +184,11 @@ class Database:
                 await pool.release(raw)
 
 
-def translate(error: Exception, name: str) -> Exception:
+def translate(error: Exception, name: str, *, sent: bool = True) -> Exception:
     """Return the error of Rota that a driver's error stands for; a programming error stays what it is.
 
-    Told apart by SQLSTATE, never by text.
+    Told apart by SQLSTATE, never by text. `sent` tells whether a statement was on its way: without one, no commit can
+    be in doubt.
     """
     if isinstance(error, RotaError):
         return error
@@ -195,9 +196,11 @@ def translate(error: Exception, name: str) -> Exception:
     # A row without a partition is a check violation that names no constraint.
     if isinstance(error, asyncpg.CheckViolationError) and error.constraint_name is None:
         return MissingPartition(f"{name}: {error}")
-    if isinstance(error, asyncpg.PostgresConnectionError | ConnectionError) or (state and state.startswith("08")):
+    ended = isinstance(error, asyncpg.PostgresConnectionError | ConnectionError) or (state or "").startswith("08")
+    # A backend that is told to end says so also when its statement has just committed.
+    if sent and (ended or state in ("57P01", "57P02")):
         return CommitUnknown(f"{name}: the connection ended: {error}")
-    if state in TRANSIENT or isinstance(error, _PASSING):
+    if ended or state in TRANSIENT or isinstance(error, _PASSING):
         return DatabaseUnavailable(f"{name}: {error or type(error).__name__}")
     return error
 

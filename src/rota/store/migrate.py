@@ -67,7 +67,7 @@ async def migrate(
             dsn, timeout=CONNECT_TIMEOUT, target_session_attrs=SessionAttribute.read_write
         )
     except Exception as error:
-        raise translate(error, "migrate") from error
+        raise translate(error, "migrate", sent=False) from error
     try:
         _check_server(connection)
         return await _apply_missing(connection, now=now, lock_timeout=lock_timeout, shard_count=shard_count)
@@ -99,7 +99,7 @@ async def schema_version(dsn: str) -> int | None:
     try:
         connection: Any = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT)
     except Exception as error:
-        raise translate(error, "schema version") from error
+        raise translate(error, "schema version", sent=False) from error
     try:
         if await connection.fetchval("SELECT to_regclass('rota.migration')") is None:
             return None
@@ -155,7 +155,7 @@ async def _standing(connection: Any, steps: list[Migration]) -> int:
         " checksum text NOT NULL, applied_at timestamptz NOT NULL)"
     )
     rows = await connection.fetch("SELECT version, name, checksum FROM rota.migration ORDER BY version")
-    if len(rows) > len(steps):
+    if rows and rows[-1]["version"] > len(steps):
         raise _too_new(rows[-1]["version"], len(steps))
     for row, step in zip(rows, steps, strict=False):
         if (row["version"], row["checksum"]) != (step.version, step.checksum):

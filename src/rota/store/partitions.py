@@ -1,7 +1,7 @@
 """Monthly partitions: made ahead by upkeep, and on the spot for a row that comes sooner than upkeep."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Final, TypeVar
 
 from rota.store.database import Database, MissingPartition
@@ -32,7 +32,7 @@ async def with_partitions(database: Database, slots: Iterable[datetime], write: 
     try:
         return await write()
     except MissingPartition:
-        await ensure_months(database, (slot.date() for slot in slots))
+        await ensure_months(database, (slot.astimezone(UTC).date() for slot in slots))
         return await write()
 
 

@@ -94,7 +94,8 @@ CREATE TABLE rota.pending (
   handler text NOT NULL,
   PRIMARY KEY (shard, job_uid, scheduled_for)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_insert_threshold = -1,
-        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000, autovacuum_vacuum_cost_delay = 0,
+        vacuum_truncate = false);
 CREATE INDEX pending_open ON rota.pending (pool, rank) WHERE gate = 'open';
 CREATE INDEX pending_time ON rota.pending (shard, available_at) WHERE gate = 'time';
 CREATE INDEX pending_handler ON rota.pending (pool, handler) WHERE gate = 'handler';
@@ -113,8 +114,17 @@ CREATE TABLE rota.lease (
   PRIMARY KEY (shard, job_uid, scheduled_for)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0,
-        autovacuum_analyze_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+        autovacuum_analyze_threshold = 10000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 COMMENT ON TABLE rota.lease IS 'Runs that run. No index holds expires_at, so a renewal is a HOT update.';
+
+-- A connection keeps the plans of its statements. One made while a table has few pages reads it from end to end, and
+-- is kept when the table has grown deep. So these two get a floor of pages, which vacuum_truncate lets them keep.
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
+SELECT 0, n, 'epoch', 0, 'epoch', 0, 'limit', '', '' FROM generate_series(1, 5000) n;
+DELETE FROM rota.pending;
+INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
+SELECT 0, n, 'epoch', '00000000-0000-8000-8000-000000000000', 'epoch', 'epoch', 1, 1, '' FROM generate_series(1, 2500) n;
+DELETE FROM rota.lease;
 
 -- history --------------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ SELECT pool, gate, handler, count(*) AS runs, min(available_at) AS oldest FROM r
  GROUP BY pool, gate, handler ORDER BY pool, gate, count(*) DESC LIMIT $limit;
 
 -- name: fleet
+-- How many own, live, hold and lag, in one row.
 SELECT (SELECT count(*) FROM rota.shard WHERE owner IS NOT NULL AND expires_at > $now) AS owned_shards,
        (SELECT count(*) FROM rota.shard) AS shards,
        (SELECT count(*) FROM rota.lease) AS leases,

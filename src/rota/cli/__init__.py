@@ -1,0 +1,1 @@
+"""The command line: one module for each noun, over `options` (what all share) and `output` (how they speak)."""

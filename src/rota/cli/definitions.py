@@ -1,0 +1,113 @@
+"""Job definitions as a command is given them: a JSON file with one job or a list, or a job id with options."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rota.cli.options import duration_of, instant_of, object_of
+from rota.domain.job import DEFAULT_TENANT, Job
+from rota.domain.misfire import CatchUp, FireOnce, Misfire, Skip
+from rota.domain.schedule import Schedule, cron, every, once
+from rota.errors import InvalidInput
+
+FILE_LIMIT: Final = 64 * 1024 * 1024
+"""The most bytes of a file of definitions."""
+
+_CRON_OPTIONS: Final = ("tz", "dst", "seconds")
+
+
+def read_definitions(source: str, options: Mapping[str, Any], *, tenant_id: str) -> list[Job]:
+    """Return the jobs of a file ("-": standard input), or the one that `options` define under the id `source`.
+
+    Raises InvalidInput; for a list the field begins with the job's place in it, such as "jobs[3].payload".
+    """
+    if options:
+        return [_from_options(source, options, tenant_id=tenant_id)]
+    if source != "-" and not source.endswith(".json") and not Path(source).exists():
+        raise InvalidInput(
+            "file",
+            f"there is no file {source!r}",
+            hint=f"to define a job of that id: rota job put {source} --cron ...",
+        )
+    document = _read_json(source)
+    if isinstance(document, list):
+        return [_job(entry, tenant_id, place=f"jobs[{index}].") for index, entry in enumerate(document)]
+    return [_job(document, tenant_id, place="")]
+
+
+def read_bytes(source: str, *, limit: int) -> bytes:
+    """Return a file's bytes, "-" being standard input. Raises InvalidInput if it cannot be read or is too large."""
+    try:
+        if source == "-":
+            data = sys.stdin.buffer.read(limit + 1)
+        else:
+            with open(source, "rb") as file:
+                data = file.read(limit + 1)
+    except OSError as error:
+        raise InvalidInput("file", f"{source!r} cannot be read: {error.strerror or error}") from None
+    if len(data) > limit:
+        raise InvalidInput("file", f"{source!r} is larger than {limit} bytes", hint="split it")
+    return data
+
+
+def _read_json(source: str) -> Any:
+    data = read_bytes(source, limit=FILE_LIMIT)
+    try:
+        return json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput("file", f"{source!r} is not JSON: {error}") from None
+
+
+def _job(entry: object, tenant_id: str, *, place: str) -> Job:
+    try:
+        if isinstance(entry, dict) and tenant_id != DEFAULT_TENANT:
+            entry = {"tenant_id": tenant_id, **entry}
+        return Job.from_json(entry)
+    except InvalidInput as error:
+        raise type(error)(f"{place}{error.field}", error.reason, hint=error.hint) from None
+
+
+def _from_options(job_id: str, options: Mapping[str, Any], *, tenant_id: str) -> Job:
+    plain = ("pool", "priority", "max_attempts", "overlap", "description")
+    parts: dict[str, Any] = {name: options[name] for name in plain if name in options}
+    if (timeout := duration_of(options.get("timeout"), field="timeout")) is not None:
+        parts["timeout"] = timeout
+    if (payload := object_of(options.get("payload"), field="payload")) is not None:
+        parts["payload"] = payload
+    if "misfire" in options:
+        parts["misfire"] = _misfire(options["misfire"])
+    handler = options.get("handler", job_id)
+    return Job(job_id=job_id, handler=handler, schedule=_schedule(options), tenant_id=tenant_id, **parts)
+
+
+def _schedule(options: Mapping[str, Any]) -> Schedule | None:
+    kinds = [name for name in ("cron", "every", "at") if name in options]
+    if len(kinds) > 1:
+        raise InvalidInput("schedule", f"is given as {' and '.join(kinds)}", hint="give one of them")
+    kind = kinds[0] if kinds else None
+    stray = [name for name in _CRON_OPTIONS if name in options]
+    if stray and kind != "cron":
+        raise InvalidInput(stray[0], "belongs to --cron", hint="leave it out, or give --cron")
+    match kind:
+        case "cron":
+            return cron(options["cron"], **{name: options[name] for name in _CRON_OPTIONS if name in options})
+        case "every":
+            return every(options["every"])
+        case "at":
+            at = instant_of(options["at"], field="at")
+            assert at is not None, "it is among the options"
+            return once(at)
+    return None
+
+
+def _misfire(text: str) -> Misfire:
+    name, _, count = text.partition(":")
+    if name == "catch_up" and count.isascii() and count.isdigit() and len(count) < 10:
+        return CatchUp(int(count))
+    if text == "skip":
+        return Skip()
+    if text == "fire_once":
+        return FireOnce()
+    raise InvalidInput("misfire", f"{text!r} is not a policy", hint="use skip, fire_once or catch_up:N")

@@ -1,0 +1,144 @@
+"""`rota dev`: all of Rota in one process, on a database of its own, with a view of what happens."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from rota.cli.options import Call, command
+from rota.cli.processes import Concurrency, Drain, load, make_worker
+from rota.cli.signals import StopSignals
+
+if TYPE_CHECKING:
+    from rota.app import App
+    from rota.assembly import Rota
+    from rota.cli.board import Board
+    from rota.cli.faces import Face
+    from rota.settings import Settings
+    from rota.worker.events import RunEvent
+    from rota.worker.worker import Worker
+
+SAMPLES: Final = "rota.cli.samples:app"
+STAND_BACK: Final = "the samples stand back while `rota dev` runs an app"
+"""Why samples are paused; only those that say so are resumed."""
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "dev", without=("tenant",), panel="Run", fast_loop=True)(dev)
+
+
+async def dev(
+    call: Call,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE|MODULE:app", help="Where the app is. (default: sample jobs)", show_default=False),
+    ] = None,
+    concurrency: Concurrency = None,
+    drain: Drain = None,
+) -> None:
+    """Run all of Rota in one process: database, scheduler, reaper and a worker for the app's jobs.
+
+    Ctrl-C ends it within the drain time, a second one at once. The data stays, and the next start goes on with it.
+    """
+    settings = call.settings(concurrency=concurrency, drain_seconds=drain)
+    call.logs(settings)
+    place = target or SAMPLES
+    app = load(place)
+    with StopSignals() as signals:
+        async with call.opened(settings, migrating=True) as rota:
+            await rota.definitions.put(list(app.jobs.values()))
+            await _arrange_samples(rota, wanted=target is None)
+            with _face(call, rota, settings, app) as (board, face):
+                show = _Show(call, board, face)
+                workers = [
+                    make_worker(rota, settings, app.handlers, pool=pool, target=place, on_event=show.on_event)
+                    for pool in _pools(app)
+                ]
+                await _run(rota, signals, workers, show)
+
+
+async def _run(rota: "Rota", signals: StopSignals, workers: "Sequence[Worker]", show: "_Show") -> None:
+    """Run until a signal; the scheduler stops at once, and what workers need stays until they are done."""
+    stop, gone = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        show.face.stopping(at_once=stop.is_set())
+        stop.set()
+        for worker in workers:
+            worker.request_stop()
+
+    process = rota.scheduler_process()
+    signals.then(end)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(process.run(stop))
+        group.create_task(rota.keep_going(gone))
+        group.create_task(show.face.run(gone))
+        working = [group.create_task(worker.run()) for worker in workers]
+        show.started()
+        await asyncio.wait(working)
+        stop.set()
+        gone.set()
+    show.face.stopped()
+
+
+class _Show:
+    """Passes a worker's events to the board and the face."""
+
+    def __init__(self, call: Call, board: "Board", face: "Face") -> None:
+        self.face = face
+        self._call = call
+        self._board = board
+        self._has_run = False
+
+    def started(self) -> None:
+        self.face.started(self._seconds())
+
+    def on_event(self, event: "RunEvent") -> None:
+        line = self._board.take(event)
+        self.face.attempt(line)
+        if not self._has_run and line.state == "succeeded":
+            self._has_run = True
+            self.face.first_run(self._seconds())
+
+    def _seconds(self) -> float:
+        return self._call.clock.monotonic() - self._call.began
+
+
+@contextmanager
+def _face(call: Call, rota: "Rota", settings: "Settings", app: "App") -> "Iterator[tuple[Board, Face]]":
+    from rota.cli.board import Board
+    from rota.cli.event_lines import EventLines, stream_apart
+    from rota.cli.faces import Place
+    from rota.cli.live_table import LiveTable
+    from rota.worker.ending import mask_secrets
+
+    where = str(settings.data_dir.resolve()) if settings.database_url is None else mask_secrets(settings.database_url)
+    place = Place(data=where, drain_seconds=settings.drain_seconds, jobs=len(app.jobs))
+    board = Board(since=rota.clock.now())
+    as_json = call.out.as_json
+    if sys.stdout.isatty() and not as_json:
+        yield board, LiveTable(board, place, rota.clock)
+        return
+    with stream_apart(as_json) as stream:
+        yield board, EventLines(board, place, rota.clock, as_json=as_json, stream=stream)
+
+
+def _pools(app: "App") -> list[str]:
+    """Return the pools of the app's jobs: somebody must serve each of them, and here is nobody else."""
+    return sorted({app.pool, *(job.pool for job in app.jobs.values())})
+
+
+async def _arrange_samples(rota: "Rota", *, wanted: bool) -> None:
+    """Pause samples that an earlier start left behind, whose handlers nobody knows now; or let them run again."""
+    from rota.cli.samples import LABEL, app
+
+    for stored in await rota.definitions.page(tenant_id=app.tenant_id, prefix="sample-"):
+        if stored.job is None or LABEL not in stored.job.labels:
+            continue
+        if not wanted and stored.state == "active":
+            await rota.definitions.pause(stored.job_id, tenant_id=app.tenant_id, reason=STAND_BACK)
+        elif wanted and stored.pause_reason == STAND_BACK:
+            await rota.definitions.resume(stored.job_id, tenant_id=app.tenant_id, missed="drop")

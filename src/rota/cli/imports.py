@@ -1,0 +1,180 @@
+"""`rota import crontab`: schedule files of other systems as jobs. What is refused keeps nothing else from going in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.cli.boundary import NO
+from rota.cli.definitions import read_bytes
+from rota.cli.options import Call, command
+from rota.cli.output import Table
+from rota.cli.views import change_word
+from rota.domain.job import DEFAULT_TENANT, check_name
+from rota.errors import InvalidInput, NotFound
+from rota.worker.handlers import SHELL
+
+if TYPE_CHECKING:
+    from rota.assembly import Rota
+    from rota.importers.result import ImportedJob, Refusal, Warning_
+    from rota.services.definitions import PutResult
+
+
+@dataclass(slots=True)
+class Found:
+    """What all files together gave."""
+
+    imported: "dict[str, ImportedJob]" = field(default_factory=dict)
+    refused: "list[Refusal]" = field(default_factory=list)
+    warnings: "list[Warning_]" = field(default_factory=list)
+
+    def notes(self) -> dict[str, Any]:
+        return {
+            "refused": [refusal.to_json() for refusal in self.refused],
+            "warnings": [warning.to_json() for warning in self.warnings],
+        }
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Take jobs over from other schedulers.", no_args_is_help=True)
+    # With two commands or a callback Typer keeps the word `crontab`; alone it would fold the group into it.
+    group.callback()(lambda: None)
+    command(group, "crontab")(crontab)
+    app.add_typer(group, name="import", rich_help_panel="Jobs")
+
+
+async def crontab(
+    call: Call,
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files to read; - is standard input.")],
+    tz: Annotated[str, typer.Option(help="The zone of times that name none.")] = "UTC",
+    system: Annotated[
+        bool | None,
+        typer.Option("--system/--user", help="With or without a user column. (default: find out)", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done; needs no database.")] = False,
+    pool: Annotated[str | None, typer.Option(help="The pool of the jobs. (default: default)")] = None,
+) -> int | None:
+    """Make jobs of crontabs, Kubernetes CronJobs, DAG tables and systemd timers. Run again, it changes nothing.
+
+    Lines that cannot be jobs are refused one by one with file, line and reason; then the exit code is 1.
+    """
+    if pool is not None:
+        check_name("pool", pool)
+    found = _read(call, files, tz=tz, system=system, pool=pool)
+    if dry_run:
+        document = {"jobs": [entry.to_json() for entry in found.imported.values()], **found.notes()}
+        _answer(call, found, document, f"{len(found.imported)} jobs would be imported", _preview(found))
+    else:
+        async with call.opened() as rota:
+            results, paused = await _put(rota, found, tenant_id=call.tenant_id)
+        _answer(call, found, *_done(found, results, paused))
+    return NO if found.refused else None
+
+
+def _read(call: Call, files: Sequence[str], *, tz: str, system: bool | None, pool: str | None) -> Found:
+    from rota.importers.detect import FILE_LIMIT, read_schedules
+    from rota.importers.result import Refusal
+
+    found = Found()
+    now, tenant_id = call.clock.now(), call.tenant_id
+    changes = {"pool": pool} if pool is not None else {}
+    if tenant_id != DEFAULT_TENANT:
+        changes["tenant_id"] = tenant_id
+    for file in files:
+        name = "stdin" if file == "-" else file
+        try:
+            data = read_bytes(file, limit=FILE_LIMIT)
+        except InvalidInput as error:
+            # Line 0 is the file itself.
+            found.refused.append(Refusal(file=name, line=0, reason=str(error)))
+            continue
+        result = read_schedules(data, file=name, now=now, tz=tz, system=system)
+        found.refused += result.refused
+        found.warnings += result.warnings
+        for entry in result.imported:
+            earlier = found.imported.get(entry.job.job_id)
+            if earlier is None:
+                found.imported[entry.job.job_id] = _edited(entry, changes)
+            else:
+                reason = f"job_id: {entry.job.job_id!r} is taken by line {earlier.line} of {earlier.file}"
+                found.refused.append(Refusal(file=name, line=entry.line, reason=reason))
+    return found
+
+
+def _edited(entry: "ImportedJob", changes: dict[str, str]) -> "ImportedJob":
+    from dataclasses import replace
+
+    return replace(entry, job=entry.job.edited(**changes)) if changes else entry
+
+
+async def _put(rota: "Rota", found: Found, *, tenant_id: str) -> "tuple[list[PutResult], list[str]]":
+    """Put the jobs; returns the results and the ids of those paused: new ones that were suspended where they were."""
+    suspended = []
+    for entry in found.imported.values():
+        if entry.paused and not await _exists(rota, entry.job.job_id, tenant_id=tenant_id):
+            suspended.append(entry)
+    results = await rota.definitions.put([entry.job for entry in found.imported.values()])
+    for entry in suspended:
+        reason = f"suspended in {entry.file}, line {entry.line}"
+        await rota.definitions.pause(entry.job.job_id, tenant_id=tenant_id, reason=reason)
+    return results, [entry.job.job_id for entry in suspended]
+
+
+async def _exists(rota: "Rota", job_id: str, *, tenant_id: str) -> bool:
+    try:
+        await rota.definitions.get(job_id, tenant_id=tenant_id)
+    except NotFound:
+        return False
+    return True
+
+
+def _done(
+    found: Found, results: "Sequence[PutResult]", paused: Sequence[str]
+) -> tuple[dict[str, Any], str, Table | None]:
+    words = {result.job_id: change_word(result) for result in results}
+    counts = {word: list(words.values()).count(word) for word in ("created", "changed", "unchanged")}
+    counts |= {"paused": len(paused)}
+    jobs = [
+        {
+            "job_id": result.job_id,
+            "version": result.version,
+            "change": words[result.job_id],
+            "next_slot": result.next_slot,
+            "source": {"file": found.imported[result.job_id].file, "line": found.imported[result.job_id].line},
+        }
+        for result in results
+    ]
+    rows = [
+        (result.job_id, words[result.job_id], result.next_slot, _place(found.imported[result.job_id]))
+        for result in results
+        if result.changed
+    ]
+    table = Table(columns=("job", "change", "next slot", "from"), rows=rows) if rows else None
+    text = ", ".join(f"{count} {word}" for word, count in counts.items())
+    return {"jobs": jobs, **counts, **found.notes()}, f"{text}, {len(found.refused)} refused", table
+
+
+def _preview(found: Found) -> Table | None:
+    rows = [
+        (
+            entry.job.job_id,
+            "on demand" if entry.job.schedule is None else entry.job.schedule.describe(),
+            entry.job.payload["command"] if entry.job.handler == SHELL else entry.job.handler,
+            _place(entry),
+        )
+        for entry in found.imported.values()
+    ]
+    return Table(columns=("job", "schedule", "runs", "from"), rows=rows) if rows else None
+
+
+def _answer(call: Call, found: Found, document: dict[str, Any], text: str, table: Table | None) -> None:
+    call.out.answer(document, *([table] if table is not None else []), text)
+    for warning in found.warnings:
+        call.out.warn(f"{warning.file}:{warning.line}: warning: {warning.text}")
+    for refusal in found.refused:
+        call.out.warn(f"{refusal.file}:{refusal.line}: refused: {refusal.reason}")
+
+
+def _place(entry: "ImportedJob") -> str:
+    return f"{entry.file}:{entry.line}"

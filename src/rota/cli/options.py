@@ -1,0 +1,214 @@
+"""What all commands share: the options that may stand before or after the command, and how a command is run.
+
+A command is a function, plain or async, whose first argument is the `Call`; `command` gives it the shared options and
+lends it an event loop. It returns its exit code, or None for 0.
+"""
+
+import asyncio
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec
+
+import typer
+
+from rota.cli.output import Output
+from rota.clock import SystemClock
+from rota.domain.duration import parse_duration
+from rota.domain.instants import parse_instant
+from rota.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rota.assembly import Rota
+    from rota.settings import Settings
+
+P = ParamSpec("P")
+Answer = int | None
+Function = Callable[Concatenate["Call", P], Coroutine[Any, Any, Answer] | Answer]
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(help="postgresql://... of the primary (env: ROTA_DATABASE_URL)", show_default=False),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Data folder of the embedded server (env: ROTA_DATA_DIR; default: .rota)", show_default=False),
+]
+Tenant = Annotated[
+    str | None, typer.Option(help="The tenant whose jobs are meant (env: ROTA_TENANT)", show_default=False)
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(help="debug, info, warning or error, on stderr (env: ROTA_LOG_LEVEL)", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+
+SHARED: Final[dict[str, Any]] = {
+    "database_url": DatabaseUrl,
+    "data_dir": DataDir,
+    "tenant": Tenant,
+    "log_level": LogLevel,
+    "json": Json,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The shared options as somebody gave them, before the command or after it."""
+
+    database_url: str | None = None
+    data_dir: Path | None = None
+    tenant: str | None = None
+    log_level: str | None = None
+    json: bool = False
+
+    def over(self, earlier: "Given") -> "Given":
+        """Return both together; what stands after the command wins."""
+        return Given(
+            database_url=self.database_url or earlier.database_url,
+            data_dir=self.data_dir or earlier.data_dir,
+            tenant=self.tenant or earlier.tenant,
+            log_level=self.log_level or earlier.log_level,
+            json=self.json or earlier.json,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One run of one command. `began` is its start on the stopwatch of `clock`."""
+
+    given: Given
+    out: Output
+    clock: SystemClock = field(default_factory=SystemClock)
+    began: float = 0.0
+
+    def settings(self, **chosen: Any) -> "Settings":
+        """Return the settings: these options first, then the environment, then defaults. None chooses nothing.
+
+        Raises InvalidInput naming the setting.
+        """
+        from pydantic import ValidationError
+
+        from rota.settings import Settings
+
+        given = self.given
+        chosen |= {"data_dir": given.data_dir, "tenant": given.tenant, "log_level": given.log_level}
+        values = {name: value for name, value in chosen.items() if value is not None}
+        if given.database_url is not None or given.data_dir is not None:
+            # A data folder that was named is meant, whatever database the environment names.
+            values["database_url"] = given.database_url
+        try:
+            settings = Settings(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0]).lower()
+            raise InvalidInput(name, f"{first['msg']}, not {first['input']!r}") from None
+        url = settings.database_url
+        if url is not None and not url.startswith(("postgresql://", "postgres://")):
+            if url:
+                raise InvalidInput("database_url", "is no address", hint="give postgresql://USER@HOST/DATABASE")
+            settings = settings.model_copy(update={"database_url": None})
+        return settings
+
+    def logs(self, settings: "Settings", *, usual: str | None = None) -> None:
+        """Send log events to standard error; `usual` is the level where nobody chose one."""
+        from rota.cli import logs
+
+        chosen = settings.log_level if usual is None or "log_level" in settings.model_fields_set else usual
+        logs.configure(chosen, as_json=self.out.as_json or not sys.stderr.isatty())
+
+    def opened(
+        self, settings: "Settings | None" = None, *, migrating: bool | None = None
+    ) -> AbstractAsyncContextManager["Rota"]:
+        """Return the opened cluster as a context; without settings, a short command's, which needs few connections."""
+        from rota.assembly import opened
+
+        if settings is None:
+            settings = self.settings().model_copy(update={"connections": 2, "reserved_connections": 1})
+            self.logs(settings)
+        return opened(settings, migrating=migrating)
+
+    @property
+    def tenant_id(self) -> str:
+        return self.settings().tenant
+
+
+def command(
+    group: typer.Typer, name: str, *, without: tuple[str, ...] = (), panel: str | None = None, fast_loop: bool = False
+) -> Callable[[Function[P]], Function[P]]:
+    """Register a function as a command of the group, with the shared options except those that it is `without`.
+
+    `fast_loop` is for processes that go on for long.
+    """
+    shared = {option: kind for option, kind in SHARED.items() if option not in without}
+
+    def register(function: Function[P]) -> Function[P]:
+        @functools.wraps(function)
+        def run(context: typer.Context, **arguments: Any) -> int:
+            given = Given(**{option: arguments.pop(option) for option in shared})
+            earlier = context.find_root().obj
+            given = given.over(earlier if isinstance(earlier, Given) else Given())
+            clock = SystemClock()
+            call = Call(given=given, out=Output(as_json=given.json), clock=clock, began=clock.monotonic())
+            answer = function(call, **arguments)  # type: ignore[call-arg]  # Typer made them from the signature
+            if isinstance(answer, Coroutine):
+                answer = _carry_out(answer, fast_loop=fast_loop)
+            return answer or 0
+
+        _sign(run, function, shared)
+        group.command(name, rich_help_panel=panel)(run)
+        return function
+
+    return register
+
+
+def _carry_out(answer: Coroutine[Any, Any, Answer], *, fast_loop: bool) -> Answer:
+    if not fast_loop:
+        return asyncio.run(answer)
+    import uvloop
+
+    return uvloop.run(answer)
+
+
+def _sign(run: Callable[..., int], function: Callable[..., Any], shared: dict[str, Any]) -> None:
+    """Give the wrapper the signature that Typer reads: the function's own parameters, then the shared options."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = list(inspect.signature(function).parameters.values())[1:]
+    context = inspect.Parameter("context", keyword, annotation=typer.Context)
+    parameters = [context, *(parameter.replace(kind=keyword) for parameter in own)]
+    for option, kind in shared.items():
+        parameters.append(
+            inspect.Parameter(option, keyword, default=False if option == "json" else None, annotation=kind)
+        )
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del run.__wrapped__  # type: ignore[attr-defined]  # its signature is not the one to read
+
+
+def instant_of(text: str | None, *, field: str) -> datetime | None:
+    """Read an instant that an option gives. Raises InvalidInput."""
+    return None if text is None else parse_instant(text, field=field)
+
+
+def duration_of(text: str | None, *, field: str) -> timedelta | None:
+    """Read a length of time that an option gives, such as "1h30m". Raises InvalidInput."""
+    return None if text is None else parse_duration(text, field=field)
+
+
+def object_of(text: str | None, *, field: str) -> dict[str, Any] | None:
+    """Read a JSON object that an option gives. Raises InvalidInput."""
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(field, f"is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidInput(field, "must be a JSON object", hint='such as \'{"key": "value"}\'')
+    return value

@@ -1,0 +1,159 @@
+"""`rota scheduler` and `rota worker`: the two processes of an installation, each until SIGTERM or Ctrl-C."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Final
+from uuid import uuid4
+
+import typer
+
+from rota.cli.options import Call, command
+from rota.cli.signals import StopSignals
+from rota.errors import InvalidInput, SetupFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rota.app import App
+    from rota.assembly import Rota
+    from rota.settings import Settings
+    from rota.worker.events import RunEvent
+    from rota.worker.handlers import HandlerRegistry
+    from rota.worker.worker import Worker
+
+USUAL_LEVEL: Final = "info"
+
+Name = Annotated[str | None, typer.Option(help="The process's name. (env: ROTA_NAME; default: host and process id)")]
+Concurrency = Annotated[
+    int | None, typer.Option(help="Runs at once. (env: ROTA_CONCURRENCY; default: 20)", show_default=False)
+]
+Drain = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds that running handlers get at the end. (env: ROTA_DRAIN_SECONDS; default: 30)",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "scheduler", without=("tenant",), panel="Run", fast_loop=True)(scheduler)
+    command(app, "worker", without=("tenant",), panel="Run", fast_loop=True)(worker)
+
+
+async def scheduler(call: Call, name: Name = None) -> None:
+    """Make runs of due slots and reap lost leases; start as many as you like, they share the work."""
+    import structlog
+
+    from rota.services.loop import run_together
+
+    settings = call.settings(name=name)
+    call.logs(settings, usual=USUAL_LEVEL)
+    log = structlog.get_logger()
+    stop = asyncio.Event()
+    with StopSignals() as signals:
+        async with call.opened(settings) as rota:
+            process = rota.scheduler_process()
+            signals.then(stop.set)
+            log.info("scheduler.started", name=settings.name)
+            await run_together(process.run(stop), rota.keep_going(stop))
+    log.info("scheduler.stopped", name=settings.name)
+
+
+async def worker(
+    call: Call,
+    target: Annotated[
+        str | None, typer.Argument(metavar="MODULE:app|FILE", help="Where the app is.", show_default=False)
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="The pool to serve. (env: ROTA_POOL; default: the app's)", show_default=False)
+    ] = None,
+    concurrency: Concurrency = None,
+    drain: Drain = None,
+    allow_shell: Annotated[bool, typer.Option("--allow-shell", help="Run shell jobs too, as this user.")] = False,
+    no_register: Annotated[bool, typer.Option("--no-register", help="Leave the app's jobs as they stand.")] = False,
+    name: Name = None,
+) -> None:
+    """Put an app's jobs into the database and run their handlers; with --allow-shell, shell jobs too.
+
+    SIGTERM or Ctrl-C: takes nothing new, and ends when its runs have, within the drain time. Again: ends at once.
+    """
+    import structlog
+
+    from rota.services.loop import run_together
+    from rota.worker.handlers import HandlerRegistry
+
+    if target is None and not allow_shell:
+        raise InvalidInput("target", "is missing", hint="give MODULE:app or FILE, or --allow-shell for shell jobs")
+    settings = call.settings(name=name, pool=pool, concurrency=concurrency, drain_seconds=drain)
+    call.logs(settings, usual=USUAL_LEVEL)
+    log = structlog.get_logger()
+    app = load(target) if target is not None else None
+    served = app.pool if app is not None and "pool" not in settings.model_fields_set else settings.pool
+    gone = asyncio.Event()
+    with StopSignals() as signals:
+        async with call.opened(settings) as rota:
+            if app is not None and not no_register:
+                put = await rota.definitions.put(list(app.jobs.values()))
+                log.info("jobs.registered", jobs=len(put), changed=sum(result.changed for result in put))
+            registry = app.handlers if app is not None else HandlerRegistry()
+            working = make_worker(rota, settings, registry, pool=served, target=target, allow_shell=allow_shell)
+            signals.then(working.request_stop)
+            info = working.info
+            log.info("worker.started", name=info.worker_id, pool=info.pool, handlers=sorted(info.handlers))
+            await run_together(_until_gone(working, gone), rota.keep_going(gone))
+    log.info(
+        "worker.stopped", name=settings.name, **{str(outcome): count for outcome, count in working.stats.ended.items()}
+    )
+
+
+async def _until_gone(working: "Worker", gone: asyncio.Event) -> None:
+    try:
+        await working.run()
+    finally:
+        gone.set()
+
+
+def load(target: str) -> "App":
+    """Return the app that a target names. Raises SetupFailed."""
+    from rota.app import App
+    from rota.worker.loading import load_app
+
+    app = load_app(target)
+    if not isinstance(app, App):
+        raise SetupFailed(f"what {target} names is not a rota.App", hint="write `app = rota.App()` at its top level")
+    return app
+
+
+def make_worker(
+    rota: "Rota",
+    settings: "Settings",
+    registry: "HandlerRegistry",
+    *,
+    pool: str,
+    target: str | None,
+    allow_shell: bool = False,
+    on_event: "Callable[[RunEvent], None] | None" = None,
+) -> "Worker":
+    """Return a worker in this process, with a heart of its own."""
+    from rota.worker.desk import WorkerInfo
+    from rota.worker.heart import ProcessHeart
+    from rota.worker.worker import Worker
+
+    info = WorkerInfo(
+        worker_id=settings.name,
+        instance=uuid4(),
+        pool=pool,
+        handlers=registry.names,
+        concurrency=settings.concurrency,
+    )
+    return Worker(
+        rota.desk(),
+        registry,
+        info,
+        rota.clock,
+        ProcessHeart(rota.dsn),
+        drain_time=settings.drain_time,
+        target=target,
+        allow_shell=allow_shell,
+        on_event=on_event,
+    )

@@ -1,0 +1,121 @@
+"""How a handler's call ended, as a value, and the error text that is kept of it."""
+
+import asyncio
+import inspect
+import os
+import re
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final
+
+from rota.domain.attempt import Outcome, clean_error
+from rota.errors import GiveUp, RetryLater
+
+SUMMARY_LIMIT: Final = 500
+"""The most characters of an error's first line, which says what happened before the traceback says where."""
+
+# The lengths are bounded so that no text, however long, costs more than its length.
+_PASSWORD: Final = re.compile(r"(://[^\s:/?#@]{0,256}):[^\s/]{1,256}@")
+
+_MACHINERY: Final = (os.path.dirname(__file__) + os.sep, os.path.dirname(asyncio.__file__) + os.sep)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What became of one call. `error` is cleaned and bounded; `retry_after` is set with `snoozed` only."""
+
+    outcome: Outcome
+    error: str | None = None
+    retry_after: timedelta | None = None
+
+
+class PlainFailure(Exception):
+    """A failure whose text says it all: no traceback is kept with it. Raised by handlers that Rota itself brings."""
+
+
+SUCCEEDED: Final = Ending(outcome=Outcome.SUCCEEDED)
+
+
+def failed(text: str) -> Ending:
+    """Return a failure with that text, cleaned and without passwords."""
+    return Ending(outcome=Outcome.FAILED, error=error_text(text))
+
+
+def call(function: Callable[..., Any], *arguments: object) -> Ending:
+    """Call a plain function and return how it ended, whatever it raises."""
+    try:
+        result = function(*arguments)
+    except BaseException as raised:
+        return ending_of(raised)
+    if inspect.iscoroutine(result):
+        result.close()
+        return failed("the handler returned a coroutine, so none of it has run: declare it with `async def`")
+    return SUCCEEDED
+
+
+def call_async(function: Callable[..., Awaitable[object]], *arguments: object) -> Ending:
+    """Call a coroutine function in an event loop of its own and return how it ended, whatever it raises."""
+
+    async def whole() -> Ending:
+        try:
+            await function(*arguments)
+        except Exception as raised:
+            return ending_of(raised)
+        return SUCCEEDED
+
+    try:
+        return asyncio.run(whole())
+    except BaseException as raised:
+        return ending_of(raised)
+
+
+def ending_of(raised: BaseException) -> Ending:
+    """Decide what an exception means: the handler's two signals, or an attempt that failed."""
+    if isinstance(raised, GiveUp):
+        return Ending(outcome=Outcome.GAVE_UP, error=error_text(_said(raised) or "the handler gave up"))
+    if isinstance(raised, RetryLater):
+        reason = error_text(raised.reason) if raised.reason else None
+        return Ending(outcome=Outcome.SNOOZED, error=reason, retry_after=raised.delay)
+    if isinstance(raised, PlainFailure):
+        return failed(_said(raised))
+    return Ending(outcome=Outcome.FAILED, error=failure_text(raised))
+
+
+def failure_text(raised: BaseException) -> str:
+    """Return what happened on the first line, then the traceback without Rota's own frames."""
+    summary = f"{type(raised).__name__}: {_said(raised)}".split("\n", 1)[0]
+    if len(summary) > SUMMARY_LIMIT:
+        summary = summary[: SUMMARY_LIMIT - 1] + "…"
+    try:
+        told = "".join(traceback.format_exception(type(raised), raised, _users_frames(raised.__traceback__)))
+    except Exception:
+        told = "(the exception could not be formatted)"
+    return error_text(f"{summary}\n\n{told}")
+
+
+def error_text(text: str) -> str:
+    """Return a text that can be kept: passwords masked, then cleaned and bounded."""
+    return clean_error(mask_secrets(text))
+
+
+def mask_secrets(text: str) -> str:
+    """Hide the password in every `scheme://user:password@` of a text."""
+    return _PASSWORD.sub(r"\1:***@", text)
+
+
+def _said(raised: BaseException) -> str:
+    try:
+        return str(raised)
+    except Exception:
+        return "(its text could not be read)"
+
+
+def _users_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames that lead from the worker to the handler."""
+    users = trace
+    while users is not None and users.tb_frame.f_code.co_filename.startswith(_MACHINERY):
+        users = users.tb_next
+    return users or trace

@@ -1,0 +1,67 @@
+"""The executor: carries one claim from its handler to a report."""
+
+import asyncio
+from typing import Protocol
+
+from rota.domain.attempt import Report
+from rota.worker.ending import SUCCEEDED, Ending, ending_of, failed
+from rota.worker.live import LiveAttempt, Stop
+from rota.worker.threads import ThreadSlots
+
+
+class Children(Protocol):
+    """Where handlers with isolation="process" run."""
+
+    async def run(self, live: LiveAttempt) -> Ending:
+        """Run the attempt in a child process. On cancellation the child is dead before this returns."""
+        ...
+
+
+class Executor:
+    """Runs handlers where their isolation says."""
+
+    def __init__(self, *, threads: ThreadSlots, children: Children) -> None:
+        self._threads = threads
+        self._children = children
+
+    async def execute(self, live: LiveAttempt) -> Report | None:
+        """Carry one claim from handler to report. None: the lease was lost, and nothing may be said.
+
+        Stops by `live.halt`. Nothing that a handler raises gets past here.
+        """
+        live.has_begun = True
+        if live.stop is None:
+            try:
+                ending = await self._run(live)
+            except GeneratorExit:
+                raise
+            except asyncio.CancelledError:
+                ending = _cancelled(live)
+            except BaseException as raised:
+                ending = ending_of(raised)
+        return live.report(ending) if live.stop is None else live.report_of_stop()
+
+    async def _run(self, live: LiveAttempt) -> Ending:
+        handler = live.handler
+        arguments = (live.context,) if handler.takes_run else ()
+        if handler.isolation == "async":
+            await handler.function(*arguments)
+            return SUCCEEDED
+        if handler.isolation == "process":
+            return await self._children.run(live)
+        done = self._threads.start(handler.function, *arguments)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            # No thread can be killed: the attempt ends here, and the slot when the function returns.
+            live.lingering = done
+            raise
+
+
+def _cancelled(live: LiveAttempt) -> Ending:
+    """Tell who cancelled: Rota (a stop is set), the program around the worker, or the handler itself."""
+    task = asyncio.current_task()
+    if live.stop is None and task is not None and task.cancelling():
+        live.stop = Stop.RELEASE
+        live.context.lease_lost.set()
+    return failed("CancelledError: the handler cancelled itself")

@@ -1,0 +1,227 @@
+"""The heart: a small process that keeps a worker's leases alive. `python -m rota.worker.heart_process`
+
+It is told of leases on its standard input and renews them on a connection of its own, so nothing that a handler does to
+its process can stop a renewal. When the worker dies, it kills what the worker left running and reports the worker's
+runs as lost at once. A worker that is stopped (SIGSTOP, a debugger) is not dead and does not work either: its leases
+are left to run out.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rota.clock import SystemClock
+from rota.domain.attempt import LeaseKey, Outcome, Report
+from rota.worker import frames
+from rota.worker.backoff import Backoff
+from rota.worker.desk import Desk
+from rota.worker.lease_book import LONGEST_INTERVAL, LeaseBook
+
+BATCH: Final = 1000
+"""The most leases in one call."""
+
+CALL_TIME: Final = 5.0
+"""Seconds for one call to the desk; a connection that says nothing for longer is given up."""
+
+OPEN_TIME: Final = 10.0
+"""Seconds to open a desk."""
+
+LAST_WORDS_TIME: Final = 0.2
+"""Seconds to read what a worker wrote before it died."""
+
+STOPPED_CHECK: Final = 0.2
+"""Seconds between looks at a worker that is stopped."""
+
+SURRENDER_TIME: Final = 30.0
+"""Seconds to give leases back after the worker's end. What remains then runs out by itself."""
+
+_WORKER_GONE: Final = "worker lost: its process ended without giving its runs back"
+
+
+class HeartProcess:
+    """The process's work, between its first message and its worker's end."""
+
+    def __init__(self, hello: frames.Message, writer: asyncio.WriteTransport) -> None:
+        self._url: str = hello["url"]
+        self._opener: str = hello["opener"]
+        self._worker_pid: int = hello["worker_pid"]
+        self._writer = writer
+        self._clock = SystemClock()
+        self._book = LeaseBook()
+        self._groups: set[int] = set()
+        self._desk: Desk | None = None
+        self._backoff = Backoff(first=0.1)
+        self._changed = asyncio.Event()
+        # The first round finds no lease, and opens the desk before it is needed.
+        self._next_round = self._clock.monotonic()
+
+    async def run(self, reader: asyncio.StreamReader) -> None:
+        """Renew until the worker ends, then settle what it leaves."""
+        listening = asyncio.create_task(self._listen(reader))
+        renewing = asyncio.create_task(self._renew())
+        gone = asyncio.create_task(_death_of(self._worker_pid))
+        await asyncio.wait({listening, renewing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        # A worker may say goodbye and be gone before the goodbye is read.
+        await asyncio.wait({listening}, timeout=LAST_WORDS_TIME)
+        word = listening.result() if listening.done() else None
+        for task in (listening, renewing, gone):
+            task.cancel()
+        await asyncio.wait({listening, renewing, gone}, timeout=CALL_TIME)
+        await self._part(word)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> str | None:
+        """Take messages; returns the worker's last word, None if it ended without one."""
+        while (message := await frames.read(reader)) is not None:
+            if "bye" in message:
+                word: str = message["bye"]
+                return word
+            now = self._clock.monotonic()
+            self._groups.update(message.get("guard", ()))
+            self._groups.difference_update(message.get("unguard", ()))
+            due = now + self._book.take(message, now=now)
+            if due < self._next_round:
+                self._next_round = due
+                self._changed.set()
+        return None
+
+    async def _renew(self) -> None:
+        while True:
+            now = self._clock.monotonic()
+            if now < self._next_round:
+                self._changed.clear()
+                await self._clock.wait(self._changed, self._next_round - now)
+            elif _is_stopped(self._worker_pid):
+                await self._clock.sleep(STOPPED_CHECK)
+            else:
+                await self._round()
+
+    async def _round(self) -> None:
+        """Renew everything once, and set the next round's time."""
+        started = self._clock.monotonic()
+        self._next_round = started + LONGEST_INTERVAL
+        self._tell("ended", self._book.end_overdue(now=started))
+        try:
+            desk = await self._open()
+            for batch in _batches(self._book.keys()):
+                async with asyncio.timeout(CALL_TIME):
+                    renewal = await desk.renew(batch)
+                self._tell("lost", self._book.lose(renewal.lost))
+                self._tell("cancelled", self._book.cancel(renewal.cancelled))
+        except Exception as error:
+            delay = await self._after(error)
+            self._next_round = self._clock.monotonic() + delay
+            return
+        self._backoff.reset()
+        self._next_round = min(self._next_round, started + self._book.interval())
+
+    async def _part(self, word: str | None) -> None:
+        """End what the worker left running, then give its leases back."""
+        if word is None:
+            # First the processes, then the leases: nobody starts a run again while its old command still works.
+            for group in self._groups:
+                with contextlib.suppress(OSError):
+                    os.killpg(group, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SURRENDER_TIME):
+                if word != "done":
+                    await self._surrender(Outcome.LOST if word is None else Outcome.RELEASED)
+                if self._desk is not None:
+                    await self._desk.close()
+
+    async def _surrender(self, outcome: Outcome) -> None:
+        error = _WORKER_GONE if outcome is Outcome.LOST else None
+        for batch in _batches(self._book.keys()):
+            reports = [Report(key=key, outcome=outcome, error=error) for key in batch]
+            while True:
+                try:
+                    desk = await self._open()
+                    async with asyncio.timeout(CALL_TIME):
+                        await desk.report(reports)
+                    break
+                except Exception as problem:
+                    await self._clock.sleep(await self._after(problem))
+
+    async def _open(self) -> Desk:
+        if self._desk is None:
+            module, _, name = self._opener.partition(":")
+            opened = getattr(importlib.import_module(module), name)(self._url)
+            async with asyncio.timeout(OPEN_TIME):
+                desk: Desk = await opened if inspect.isawaitable(opened) else opened
+            self._desk = desk
+        return self._desk
+
+    async def _after(self, error: Exception) -> float:
+        """Say what went wrong, give up a desk that fails again and again; returns the seconds to wait."""
+        if self._backoff.failures in (0, 5) or self._backoff.failures % 50 == 49:
+            print(f"rota heart: {type(error).__name__}: {error}; trying again", file=sys.stderr, flush=True)
+        if self._desk is not None and self._backoff.failures % 3 == 2:
+            desk, self._desk = self._desk, None
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(CALL_TIME):
+                    await desk.close()
+        return self._backoff.next()
+
+    def _tell(self, word: str, tokens: Sequence[str]) -> None:
+        if tokens:
+            self._writer.write(frames.pack({word: tokens}))
+
+
+def _batches(keys: list[LeaseKey]) -> Iterator[list[LeaseKey]]:
+    return (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
+
+
+def _is_stopped(pid: int) -> bool:
+    """Tell whether a process is stopped or traced. Where the system does not say, it is not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The state follows the command's name, which may itself hold any character.
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
+async def _death_of(pid: int) -> None:
+    """Return when a process has died. The pipe's end says it too, unless a fork of the worker holds the pipe open."""
+    loop = asyncio.get_running_loop()
+    died = asyncio.Event()
+    if not hasattr(os, "pidfd_open"):
+        await died.wait()
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError:
+        await died.wait()
+    loop.add_reader(handle, died.set)
+    try:
+        await died.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+
+
+async def _main() -> None:
+    loop = asyncio.get_running_loop()
+    # The worker reads what stands on standard output: a library that prints must not speak to it.
+    voice = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, voice)
+    hello = await frames.read(reader)
+    if hello is not None:
+        sys.path[:] = hello["path"]
+        await HeartProcess(hello, writer).run(reader)
+
+
+if __name__ == "__main__":
+    # The worker decides when its heart stops: by a goodbye, or by its end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    asyncio.run(_main())

@@ -1,0 +1,100 @@
+"""The heart's list of leases: which to renew, how often, and which no longer.
+
+Most runs end before their first renewal, so a lease is kept as it came from the pipe, and becomes a key when used.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from rota.domain.attempt import LeaseKey
+from rota.worker.frames import Message
+
+RENEWALS_PER_LEASE: Final = 3
+"""A lease outlives two renewals that fail."""
+
+SHORTEST_INTERVAL: Final = 0.2
+"""Seconds between renewals, however short the leases are."""
+
+LONGEST_INTERVAL: Final = 3600.0
+
+
+def interval_of(durations: Iterable[float]) -> float:
+    """Return the seconds between renewals that leases of these durations ask for."""
+    shortest = min(durations, default=LONGEST_INTERVAL)
+    return min(LONGEST_INTERVAL, max(SHORTEST_INTERVAL, shortest / RENEWALS_PER_LEASE))
+
+
+def line_of(key: LeaseKey, *, duration: float) -> list[Any]:
+    """Return a lease as it travels, without its remaining time, which is appended when it is sent."""
+    return [str(key.token), key.shard, key.job_uid, key.scheduled_for.isoformat(), duration]
+
+
+@dataclass(slots=True)
+class Held:
+    """One lease. `until` is on this process's stopwatch: from then on it is not renewed."""
+
+    line: list[Any]
+    duration: float
+    until: float
+    is_cancelled: bool = False
+    _key: LeaseKey | None = None
+
+    @property
+    def key(self) -> LeaseKey:
+        if self._key is None:
+            token, shard, job_uid, scheduled_for = self.line[:4]
+            self._key = LeaseKey(shard, job_uid, datetime.fromisoformat(scheduled_for), UUID(token))
+        return self._key
+
+
+class LeaseBook:
+    """The leases that are to be renewed, by token."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take(self, message: Message, *, now: float) -> float:
+        """Follow a message of the worker: what it holds from now on, and what no longer.
+
+        Returns the seconds within which the new leases want their first renewal.
+        """
+        lines = message.get("hold", ())
+        for line in lines:
+            self._held[line[0]] = Held(line, line[4], now + line[5])
+        for token in message.get("drop", ()):
+            self._held.pop(token, None)
+        return interval_of(line[4] for line in lines)
+
+    def interval(self) -> float:
+        """Return the seconds between renewals that the shortest lease asks for."""
+        return interval_of(held.duration for held in self._held.values())
+
+    def end_overdue(self, *, now: float) -> list[str]:
+        """Let go of the leases whose attempt's time is over, and return their tokens."""
+        overdue = [token for token, held in self._held.items() if held.until <= now]
+        for token in overdue:
+            del self._held[token]
+        return overdue
+
+    def lose(self, tokens: Collection[UUID]) -> list[str]:
+        """Let go of leases that are gone; returns those that the worker has not dropped in the meantime."""
+        return [token for token in map(str, tokens) if self._held.pop(token, None) is not None]
+
+    def cancel(self, tokens: Collection[UUID]) -> list[str]:
+        """Note cancellations; returns those that are new."""
+        new = []
+        for token in map(str, tokens):
+            held = self._held.get(token)
+            if held is not None and not held.is_cancelled:
+                held.is_cancelled = True
+                new.append(token)
+        return new
+
+    def keys(self) -> list[LeaseKey]:
+        return [held.key for held in self._held.values()]

@@ -1,0 +1,128 @@
+"""The reporter: brings ended attempts to the desk in batches, and does not let go before the desk has answered."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from rota.clock import Clock
+from rota.domain.attempt import Claim, Outcome, Report
+from rota.errors import DatabaseUnavailable
+from rota.worker.backoff import Backoff
+from rota.worker.desk import Desk
+from rota.worker.ending import error_text
+
+REPORT_BATCH: Final = 500
+"""The most reports in one call. While one call is under way the next batch gathers."""
+
+TRANSIENT: Final = (DatabaseUnavailable, OSError)
+"""What passes by itself (a TimeoutError is an OSError): the same call is made again."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Ended:
+    """One ended attempt on its way to the desk. `is_hopeless`: its lease will not be renewed any more."""
+
+    claim: Claim
+    report: Report
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    is_hopeless: bool = False
+    is_substitute: bool = False
+
+
+class Reporter:
+    """Sends reports, one call at a time. `answered(ended, accepted)` is called once for each of them.
+
+    `done` is set while the desk has answered for everything.
+    """
+
+    def __init__(self, desk: Desk, clock: Clock, *, answered: Callable[[Ended, bool], None]) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._answered = answered
+        self._waiting: deque[Ended] = deque()
+        self._under_way: Sequence[Ended] = ()
+        self._batch_limit = REPORT_BATCH
+        self._backoff = Backoff()
+        self._some = asyncio.Event()
+        self.done = asyncio.Event()
+        self.done.set()
+
+    @property
+    def unsent(self) -> int:
+        """How many attempts the desk has not answered for."""
+        return len(self._waiting) + len(self._under_way)
+
+    def add(self, ended: Ended) -> None:
+        """Report this attempt. What is added in one turn of the loop goes in one call."""
+        self._waiting.append(ended)
+        self._some.set()
+        self.done.clear()
+
+    def abandon(self, tokens: Collection[UUID]) -> None:
+        """Try these once more at most: their leases end, and the desk will take them for lost."""
+        for ended in (*self._waiting, *self._under_way):
+            if ended.report.key.token in tokens:
+                ended.is_hopeless = True
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self._some.wait()
+            self._under_way = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._batch_limit))]
+            delay = await self._send(self._under_way)
+            self._under_way = ()
+            if not self._waiting:
+                self._some.clear()
+                self.done.set()
+            if delay:
+                await self._clock.sleep(delay)
+
+    async def _send(self, batch: Sequence[Ended]) -> float:
+        """Make one call and hand out the answers. Returns the seconds to wait before the next one."""
+        try:
+            accepted = await self._desk.report([ended.report for ended in batch])
+        except TRANSIENT as error:
+            delay = self._backoff.next()
+            _log.warning("reports.postponed", reports=len(batch), seconds=round(delay, 2), error=str(error))
+            self._put_back(batch)
+            return delay
+        except Exception as error:
+            # Something in this batch cannot be taken, and must not keep the others: halve until it stands alone.
+            if len(batch) > 1:
+                self._batch_limit = len(batch) // 2
+                self._put_back(batch)
+            else:
+                self._substitute(batch[0], error)
+            return 0.0
+        self._backoff.reset()
+        self._batch_limit = min(REPORT_BATCH, self._batch_limit * 2)
+        for ended in batch:
+            self._answered(ended, ended.report.key.token in accepted)
+        return 0.0
+
+    def _put_back(self, batch: Sequence[Ended]) -> None:
+        """Keep the order, and let go of what cannot succeed any more."""
+        for ended in batch:
+            if ended.is_hopeless:
+                self._answered(ended, False)
+        self._waiting.extendleft(ended for ended in reversed(batch) if not ended.is_hopeless)
+
+    def _substitute(self, ended: Ended, error: Exception) -> None:
+        """Replace a report that the desk cannot take by a plain failure that says so; if that fails too, let go."""
+        _log.error("report.refused", run_id=str(ended.claim.run_id), outcome=ended.report.outcome, error=repr(error))
+        if ended.is_substitute:
+            self._answered(ended, False)
+            return
+        text = error_text(f"the outcome {ended.report.outcome} could not be recorded: {type(error).__name__}: {error}")
+        ended.report = replace(ended.report, outcome=Outcome.FAILED, error=text[:1000], retry_after=None)
+        ended.is_substitute = True
+        self._waiting.appendleft(ended)

@@ -1,0 +1,181 @@
+"""How the hot statements reach their rows: by an index or a ctid, at size, and when the statistics lie."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rota.domain.attempt import Claim, LeaseKey, success
+from rota.store import claims, due, runs
+from rota.store.claims import claim_runs
+from rota.store.database import Database, Lane
+from rota.store.statements import ALL
+from rota.testing import TestCluster
+from tests.store.stage import generic_plan, outsider
+
+NOW = datetime(2026, 1, 20, tzinfo=UTC)
+SIZE = 20_000
+BATCH = 500
+BOTTOM = -(2**63)
+SHARDS = list(range(64))
+HOT = ("schedule", "pending", "lease", "job")
+STATEMENTS = {statement.name: statement.text for file in ALL for statement in file}
+
+JOBS = f"""
+INSERT INTO rota.job (shard, job_uid, tenant_id, job_id, version, handler, payload, pool, priority, max_attempts,
+  retry, misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, labels, description, created_at, updated_at)
+SELECT n % 64, n, 'default', 'job-' || n, 1, 'h', '{{}}', 'default', 5, 3, '{{}}', '{{}}', 0, 60000, 60000, 0, 'allow',
+       '{{}}', '', 'epoch', 'epoch' FROM generate_series(1, {SIZE}) n"""
+SCHEDULES = f"""
+INSERT INTO rota.schedule (shard, job_uid, next_run_at, next_slot, version, since)
+SELECT n % 64, n, at, at, 1, 'epoch'
+  FROM generate_series(1, {SIZE}) n, LATERAL (SELECT '2026-01-20Z'::timestamptz + n * interval '1 s' AS at) t"""
+RUNS = f"""
+INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
+SELECT n % 64, n, $1::timestamptz, $1, 'schedule' FROM generate_series(1, {SIZE}) n"""
+QUEUE = f"""
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
+SELECT n % 64, n, $1::timestamptz, n, $1::timestamptz, 0, CASE WHEN n % $2::integer = 0 THEN 'open' ELSE 'time' END,
+       'default', 'h' FROM generate_series(1, {SIZE}) n"""
+LEASES = f"""
+INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
+SELECT n % 64, n, $1::timestamptz, gen_random_uuid(), $1, $1, 60000, 1, 'w' FROM generate_series(1, {SIZE}) n"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def full(rota_cluster: TestCluster) -> AsyncIterator[Any]:
+    """A connection to a database of 20,000 jobs, each with a run that waits and one that runs."""
+    async with rota_cluster.database() as dsn, outsider(dsn) as other:
+        await other.execute(JOBS)
+        await other.execute(SCHEDULES)
+        for day, place in ((1, None), (2, LEASES), (3, QUEUE)):
+            at = datetime(2026, 1, day, tzinfo=UTC)
+            await other.execute(RUNS, at)
+            if place:
+                await other.execute(place, at, *([2] if place is QUEUE else []))
+        for table in (*HOT, "run_2026_01"):
+            await other.execute(f"ANALYZE rota.{table}")
+        yield other
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "due_schedules", "next_due", "live_among", "materialise_runs", "open_due_gates", "claim_runs", "renew_leases",
+        "leases_with_jobs", "settle_attempts", "recorded_outcomes", "expired_leases", "trigger_run", "get_run", "runs_of_job",
+        "park_unknown_handlers", "unpark_known_handlers",
+    ],
+)  # fmt: skip
+async def test_a_hot_statement_reads_no_table_from_end_to_end(full: Any, name: str) -> None:
+    plan = await generic_plan(full, STATEMENTS[name])
+    # Partitions of other months are empty, and pruned when the statement runs.
+    read = {node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"}
+    assert not read & {*HOT, "run_2026_01"}, f"{name} scans {read}"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("name", ["claim_runs", "renew_leases", "settle_attempts", "open_due_gates"])
+async def test_a_hot_write_finds_its_rows_by_ctid(full: Any, name: str) -> None:
+    plan = await generic_plan(full, STATEMENTS[name])
+    assert "Tid Scan" in {node["Node Type"] for node in nodes(plan)}
+
+
+class Cycle:
+    """Claims, renews and settles queues of runs through the store's functions, and counts what the server read."""
+
+    def __init__(self, database: Database, other: Any) -> None:
+        self._database = database
+        self._other = other
+        self._day = 1
+
+    async def plan_on_empty_tables(self) -> None:
+        """Run everything so often that the connections keep a plan, while there is nothing to be found."""
+        nothing = LeaseKey(1, 1, NOW, uuid.uuid4())
+        for _ in range(12):
+            await self._claim(BOTTOM)
+            await claims.renew(self._database, [nothing] * 10, now=NOW)
+            await claims.settle(self._database, [success(nothing, now=NOW)], now=NOW)
+            await claims.expired(self._database, SHARDS, now=NOW, resumed_at=NOW, limit=BATCH, error="lost")
+            await due.open_due_gates(self._database, SHARDS, now=NOW, per_shard=10)
+            await due.next_due(self._database, SHARDS)
+
+    async def run(self) -> None:
+        """Take 20,000 runs from queue to history."""
+        at = datetime(2026, 1, self._day, tzinfo=UTC)
+        self._day += 1
+        await self._other.execute(RUNS, at)
+        await self._other.execute(QUEUE, at, 10)
+        while await due.open_due_gates(self._database, SHARDS, now=NOW, per_shard=64):
+            pass
+        mark, held = BOTTOM, list[Claim]()
+        for _ in range(SIZE // BATCH):
+            batch, highest = await self._claim(mark)
+            held += batch
+            assert highest is not None
+            mark = highest
+        assert len({claim.run_id for claim in held}) == SIZE
+        assert not await claims.expired(self._database, SHARDS, now=NOW, resumed_at=NOW, limit=BATCH, error="lost")
+        for start in range(0, SIZE, BATCH):
+            keys = [claim.key for claim in held[start : start + BATCH]]
+            assert len(await claims.renew(self._database, keys, now=NOW)) == BATCH
+            assert len(await claims.settle(self._database, [success(key, now=NOW) for key in keys], now=NOW)) == BATCH
+            assert await runs.get(self._database, runs.SlotKey(keys[0].job_uid, keys[0].scheduled_for))
+
+    async def read_from_end_to_end(self) -> dict[str, int]:
+        """Return the rows that sequential scans have read so far, by table."""
+        for lane in Lane:
+            async with self._database.transaction(lane=lane) as tx:
+                await tx._raw.execute("SELECT pg_stat_force_next_flush()")  # counts are kept back for a second
+        rows = await self._other.fetch(
+            "SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE relname = ANY ($1)", [*HOT]
+        )
+        return {row["relname"]: row["seq_tup_read"] for row in rows}
+
+    async def _claim(self, mark: int) -> tuple[list[Claim], int | None]:
+        tokens = [uuid.uuid4() for _ in range(BATCH)]
+        return await claim_runs(
+            self._database, pool="default", handlers=["h"], worker_id="w", tokens=tokens, low_water=mark, now=NOW
+        )
+
+
+@pytest.mark.parametrize("pinned", [True, False], ids=["old-snapshot", "truly-empty"])
+async def test_plans_made_on_emptied_tables_hold_when_those_are_deep(dsn: str, pinned: bool) -> None:
+    """Statistics say that the tables are empty; the plans that the connections keep were made while they were."""
+    async with outsider(dsn) as other, outsider(dsn) as reader:
+        for table in ("pending", "lease"):
+            await other.execute(f"ALTER TABLE rota.{table} SET (autovacuum_enabled = false)")
+        await other.execute(JOBS)
+        await other.execute("ANALYZE rota.job")
+        if pinned:
+            await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            await reader.execute("SELECT count(*) FROM rota.lease")
+        async with await Database.connect(dsn, size=1, reserved=1) as database:
+            await Cycle(database, other).run()
+        for table in ("pending", "lease"):
+            await other.execute(f"VACUUM (ANALYZE) rota.{table}")
+            assert await other.fetchval("SELECT reltuples FROM pg_class WHERE oid = $1::regclass", f"rota.{table}") == 0
+        async with await Database.connect(dsn, size=1, reserved=1) as database:
+            cycle = Cycle(database, other)
+            cycle._day = 2
+            await cycle.plan_on_empty_tables()
+            before = await cycle.read_from_end_to_end()
+            await cycle.run()
+            assert await cycle.read_from_end_to_end() == before
+
+
+async def test_the_queue_and_the_leases_keep_a_floor_of_pages(dsn: str) -> None:
+    """Below some ten pages reading a table from end to end looks cheap, and a plan that does so outlives its reason."""
+    async with outsider(dsn) as other:
+        for table in ("pending", "lease"):
+            await other.execute(f"VACUUM (ANALYZE) rota.{table}")
+            assert await other.fetchval("SELECT pg_relation_size($1::regclass) / 8192", f"rota.{table}") >= 40

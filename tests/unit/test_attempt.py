@@ -1,0 +1,139 @@
+"""How an attempt's end is judged, and what is kept of its error."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.domain.admission import rank
+from rota.domain.attempt import ERROR_LIMIT, Ended, LeaseKey, Outcome, Verdict, after_attempt, clean_error, success
+from rota.domain.ids import slot_of
+from rota.domain.retry import DELAY_LIMIT, RetryPolicy
+from rota.domain.run import Gate, RunState
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+CLAIMED = NOW - timedelta(minutes=5)
+TEN_SECONDS = timedelta(seconds=10)
+KEY = LeaseKey(7, 7, NOW, UUID(int=1))
+
+FIRST = Ended(
+    key=KEY,
+    outcome=Outcome.FAILED,
+    error="upstream 500",
+    retry_after=None,
+    attempt=1,
+    claimed_at=CLAIMED,
+    max_attempts=3,
+    retry=RetryPolicy(initial=TEN_SECONDS, jitter=0.0),
+    priority=5,
+    pool="default",
+    orphaned=False,
+)
+
+
+def judged(**changes: object) -> Verdict:
+    return after_attempt(replace(FIRST, **changes), now=NOW)  # type: ignore[arg-type]  # fields by name
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT])
+def test_a_failure_waits_its_backoff_from_now(outcome: Outcome) -> None:
+    """B31: counted from now, never from the slot."""
+    verdict = judged(outcome=outcome, key=LeaseKey(7, 7, NOW - timedelta(hours=1), UUID(int=1)))
+    assert (verdict.state, verdict.charged) == (RunState.PENDING, 1)
+    assert (verdict.gate, verdict.available_at) == (Gate.TIME, NOW + TEN_SECONDS)
+    assert verdict.rank == rank(NOW + TEN_SECONDS, priority=5)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST])
+@pytest.mark.parametrize("attempt", [3, 4, 2**31 - 1])
+def test_the_last_attempt_that_goes_wrong_buries_the_run(outcome: Outcome, attempt: int) -> None:
+    verdict = judged(outcome=outcome, attempt=attempt)
+    assert (verdict.state, verdict.charged, verdict.outcome) == (RunState.DEAD, attempt, outcome)
+
+
+def test_giving_up_buries_at_once() -> None:
+    assert judged(outcome=Outcome.GAVE_UP).state is RunState.DEAD
+
+
+def test_a_lost_worker_charges_the_attempt_and_keeps_the_place_in_the_queue() -> None:
+    verdict = judged(outcome=Outcome.LOST)
+    assert (verdict.state, verdict.charged, verdict.gate) == (RunState.PENDING, 1, Gate.OPEN)
+    assert verdict.rank == rank(CLAIMED, priority=5)
+
+
+@pytest.mark.parametrize("attempt", [1, 3, 1000])
+def test_a_release_charges_nothing_however_many_attempts_there_were(attempt: int) -> None:
+    """B44: a shutdown is nobody's failure."""
+    verdict = judged(outcome=Outcome.RELEASED, attempt=attempt)
+    assert (verdict.state, verdict.charged, verdict.gate) == (RunState.PENDING, attempt - 1, Gate.OPEN)
+    assert verdict.rank == rank(CLAIMED, priority=5)
+
+
+def test_a_snooze_charges_nothing_and_comes_back_when_it_said() -> None:
+    """B50: postponed, not tried."""
+    verdict = judged(outcome=Outcome.SNOOZED, attempt=3, retry_after=TEN_SECONDS)
+    assert (verdict.state, verdict.charged, verdict.available_at) == (RunState.PENDING, 2, NOW + TEN_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits"),
+    [
+        (None, timedelta(0)),
+        (timedelta(0), timedelta(0)),
+        (-TEN_SECONDS, timedelta(0)),
+        (timedelta.min, timedelta(0)),
+        (DELAY_LIMIT, DELAY_LIMIT),
+        (timedelta.max, DELAY_LIMIT),
+    ],
+)
+def test_a_snooze_lies_between_now_and_the_longest_delay(asked: timedelta | None, waits: timedelta) -> None:
+    verdict = judged(outcome=Outcome.SNOOZED, retry_after=asked)
+    assert verdict.available_at == NOW + waits
+    assert verdict.gate is (Gate.TIME if waits else Gate.OPEN)
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.SUCCEEDED])
+def test_nothing_is_tried_again_for_a_job_that_was_deleted(outcome: Outcome) -> None:
+    assert judged(outcome=outcome, orphaned=True).state is RunState.CANCELLED
+
+
+def test_success_needs_no_judgement() -> None:
+    verdict = success(KEY, now=NOW)
+    assert (verdict.state, verdict.outcome, verdict.error) == (RunState.SUCCEEDED, Outcome.SUCCEEDED, None)
+    with pytest.raises(AssertionError):
+        judged(outcome=Outcome.SUCCEEDED)
+
+
+def test_a_lease_key_leads_to_its_run() -> None:
+    assert slot_of(KEY.run_id) == (KEY.job_uid, KEY.scheduled_for)
+
+
+def test_an_error_is_cleaned_on_its_way_into_the_verdict() -> None:
+    assert judged(error="a\x00b").error == "a\\x00b"
+    assert judged(error=None).error is None
+
+
+@given(st.text(st.characters(), max_size=200), st.sampled_from([1, 100, 1000]))
+def test_any_error_text_can_be_kept(text: str, times: int) -> None:
+    """B57: NUL, lone surrogates and any length."""
+    kept = clean_error(text * times)
+    assert len(kept) <= ERROR_LIMIT
+    assert "\x00" not in kept
+    kept.encode("utf-8")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=ERROR_LIMIT))
+def test_a_short_clean_error_stays_as_it_is(text: str) -> None:
+    assert clean_error(text) == text
+
+
+def test_a_long_error_keeps_both_ends_and_says_that_it_was_cut() -> None:
+    """B57: a traceback says where at the top and what at the bottom."""
+    kept = clean_error("first line\n" + "x" * 10_000_000 + "\nlast line")
+    assert kept.startswith("first line\n")
+    assert kept.endswith("\nlast line")
+    assert "cut by Rota from 10000021 characters" in kept
+    assert len(clean_error("\ud800" * ERROR_LIMIT)) <= ERROR_LIMIT

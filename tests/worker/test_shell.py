@@ -1,0 +1,119 @@
+"""Shell commands: only where they are allowed, and gone when their attempt is over."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rota.domain.attempt import Outcome
+from rota.worker.handlers import HandlerRegistry
+from tests.worker.fake_desk import SLOT, FakeDesk
+from tests.worker.kit import at_work, lives
+
+
+async def test_a_shell_run_waits_where_commands_are_not_allowed(desk: FakeDesk, registry: HandlerRegistry) -> None:
+    async def other() -> None: ...
+
+    registry.register("other", other)
+    shell, other_run = desk.add("shell", {"command": "true"}), desk.add("other")
+    async with at_work(desk, registry):
+        await desk.until(lambda: other_run.state == "succeeded")
+    assert (shell.state, shell.claims) == ("pending", 0)
+    assert registry.names == {"other"}
+
+
+async def test_a_command_gets_its_environment_its_input_and_its_run(
+    desk: FakeDesk, registry: HandlerRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROTA_DATABASE_URL", "postgresql://rota:s3cret@db/rota")
+    payload = {
+        "command": f"(cat; env) > {tmp_path}/out",
+        "environment": {"MAILTO": "root"},
+        "stdin": "from the crontab\n",
+    }
+    run = desk.add("shell", payload)
+    async with at_work(desk, registry, allow_shell=True) as (_, heart):
+        await desk.until(lambda: run.state == "succeeded")
+        assert not heart.groups
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert lines[0] == "from the crontab"
+    assert {"MAILTO=root", f"ROTA_JOB_ID={run.job_id}", "ROTA_ATTEMPT=1"} <= set(lines)
+    assert f"ROTA_SCHEDULED_FOR={SLOT.isoformat()}" in lines
+    assert f"PATH={os.environ['PATH']}" in lines
+    assert "s3cret" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("echo to stdout; echo to stderr >&2; exit 3", "exit status 3: to stdout\nto stderr"),
+        ("false", "exit status 1"),
+        ("kill -TERM $$", "killed by SIGTERM (signal 15)"),
+        ("printf '\\377\\000 postgresql://u:s3cret@h/d'; exit 1", "exit status 1: �\\x00 postgresql://u:***@h/d"),
+    ],
+)
+async def test_a_command_that_fails_says_how(
+    desk: FakeDesk, registry: HandlerRegistry, command: str, error: str
+) -> None:
+    run = desk.add("shell", {"command": command}, max_attempts=1)
+    async with at_work(desk, registry, allow_shell=True):
+        await desk.until(lambda: run.state == "dead")
+    assert (run.outcomes, run.last.error) == ([Outcome.FAILED], error)
+
+
+async def test_of_much_output_the_end_is_kept(desk: FakeDesk, registry: HandlerRegistry) -> None:
+    run = desk.add("shell", {"command": "head -c 5000000 /dev/zero | tr '\\0' x; echo the end; exit 1"}, max_attempts=1)
+    async with at_work(desk, registry, allow_shell=True):
+        await desk.until(lambda: run.state == "dead")
+    error = run.last.error or ""
+    assert error.startswith("exit status 1: xxx")
+    assert error.endswith("xxxthe end")
+    assert len(error) < 4200
+
+
+async def test_a_command_past_its_timeout_is_killed_with_all_it_started(
+    desk: FakeDesk, registry: HandlerRegistry, tmp_path: Path
+) -> None:
+    command = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/pid; wait; sleep 60"
+    run = desk.add("shell", {"command": command}, timeout=0.3, max_attempts=1)
+    async with at_work(desk, registry, allow_shell=True):
+        await desk.until(lambda: run.state == "dead")
+        assert run.outcomes == [Outcome.TIMED_OUT]
+        await desk.until(lambda: not lives(int((tmp_path / "pid").read_text())))
+
+
+async def test_something_left_in_the_background_does_not_hold_the_run(
+    desk: FakeDesk, registry: HandlerRegistry, tmp_path: Path
+) -> None:
+    run = desk.add("shell", {"command": f"sleep 60 & echo $! > {tmp_path}/pid"})
+    async with at_work(desk, registry, allow_shell=True):
+        await desk.until(lambda: run.state == "succeeded", within=5)
+    os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        ({}, "payload.command: must be a text without NUL, and not empty"),
+        ({"command": "a\x00b"}, "payload.command: must be a text without NUL, and not empty"),
+        ({"command": "true", "stdin": 1}, "payload.stdin: must be a text or null"),
+        ({"command": "true", "environment": ["A=1"]}, "payload.environment: must be an object of texts"),
+        ({"command": "true", "environment": {"A=B": "1"}}, "payload.environment: 'A=B' must be a name with a text"),
+        ({"command": "true", "user": "root"}, "payload: unknown key 'user'"),
+    ],
+)
+async def test_a_payload_that_is_no_command_is_given_up(
+    desk: FakeDesk, registry: HandlerRegistry, payload: dict[str, object], error: str
+) -> None:
+    run = desk.add("shell", payload)
+    async with at_work(desk, registry, allow_shell=True):
+        await desk.until(lambda: run.state == "dead")
+    assert run.outcomes == [Outcome.GAVE_UP]
+    assert (run.last.error or "").startswith(error)
+
+
+async def test_a_shell_that_does_not_exist_fails_the_attempt(desk: FakeDesk, registry: HandlerRegistry) -> None:
+    run = desk.add("shell", {"command": "true", "shell": "/no/such/shell"}, max_attempts=1)
+    async with at_work(desk, registry, allow_shell=True):
+        await desk.until(lambda: run.state == "dead")
+    assert (run.last.error or "").startswith("the command could not be started with /no/such/shell: ")
