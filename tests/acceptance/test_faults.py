@@ -132,22 +132,25 @@ async def test_postgresql_crashes_and_restarts_under_load_and_work_goes_on(tmp_p
         processes = [await one.scheduler("s-1"), await one.scheduler("s-2")]
         processes += [await one.worker("w-1"), await one.worker("w-2")]
 
-        async def calls_beyond(number: int) -> bool:
-            return len(one.calls()) > number
+        async def more_calls(number: int, what: str) -> None:
+            goal = len(one.calls()) + number
 
-        for mode in ("immediate", "fast"):
-            so_far = len(one.calls())
-            await one.until(lambda n=so_far: calls_beyond(n + 100), "the load runs")
-            await one.server.restart(mode)  # type: ignore[arg-type]  # both are modes
-        so_far = len(one.calls())
-        await one.until(lambda: calls_beyond(so_far + 200), "work has resumed")
+            async def reached() -> bool:
+                return len(one.calls()) >= goal
+
+            await one.until(reached, what)
+
+        await more_calls(100, "the load runs")
+        await one.server.restart("immediate")
+        await more_calls(100, "work has resumed after a crash")
+        await one.server.restart("fast")
+        await more_calls(200, "work has resumed after a restart")
         async with one.rota.database.transaction() as tx:
             await tx._raw.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE pid <> pg_backend_pid() AND datname = 'rota'"
             )
-        so_far = len(one.calls())
-        await one.until(lambda: calls_beyond(so_far + 200), "work has resumed after all connections were killed")
+        await more_calls(200, "work has resumed after all connections were killed")
         for job in jobs:
             await one.rota.definitions.pause(job.job_id, tenant_id="default", reason="the test ends")
 

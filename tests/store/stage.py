@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from rota.clock import SystemClock
+from rota.clock import ManualClock, SystemClock
 from rota.domain.attempt import Claim
 from rota.domain.job import Job
 from rota.store.database import Database
@@ -31,7 +31,7 @@ async def outsider(dsn: str, **settings: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def uncommitted(dsn: str, *commands: str) -> AsyncIterator[Any]:
-    """An outsider who has done this much and has not committed yet: rolled back when the block ends without `COMMIT`."""
+    """An outsider who has done this much and has not committed yet; without `COMMIT` the block's end takes it back."""
     async with outsider(dsn) as other:
         await other.execute("BEGIN")
         for command in commands:
@@ -80,6 +80,13 @@ class Watched(Database):
         return rows
 
 
+class Impatient(ManualClock):
+    """A clock on which every sleep is over at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+
 async def leased(kit: RotaKit, job_id: str = "job") -> Claim:
     """Return a claim on a run of a new job."""
     await kit.put(Job(job_id=job_id, handler=job_id))
@@ -98,3 +105,23 @@ async def generic_plan(other: Any, text: str) -> dict[str, Any]:
     [entry] = json.loads(await other.fetchval("SELECT pg_temp.plan_of($1)", text))
     plan: dict[str, Any] = entry["Plan"]
     return plan
+
+
+class Within:
+    """A transaction in a database's place, so that one of the store's functions stays uncommitted."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+
+    async def fetch(self, statement: Any, /, *, lane: object = None, **values: Any) -> list[Any]:
+        rows: list[Any] = await self._tx.fetch(statement, **values)
+        return rows
+
+
+async def rows_of(kit: RotaKit) -> dict[str, int]:
+    async with outsider(kit.dsn) as other:
+        counts = await other.fetchrow(
+            "SELECT (SELECT count(*) FROM rota.run) AS run, (SELECT count(*) FROM rota.pending) AS pending,"
+            " (SELECT count(*) FROM rota.lease) AS lease"
+        )
+    return dict(counts)

@@ -18,31 +18,33 @@ from tests.store.stage import generic_plan, outsider
 
 NOW = datetime(2026, 1, 20, tzinfo=UTC)
 SIZE = 20_000
+"""Jobs, and runs of each queue; the SQL below says the number again."""
 BATCH = 500
 BOTTOM = -(2**63)
 SHARDS = list(range(64))
 HOT = ("schedule", "pending", "lease", "job")
 STATEMENTS = {statement.name: statement.text for file in ALL for statement in file}
 
-JOBS = f"""
+JOBS = """
 INSERT INTO rota.job (shard, job_uid, tenant_id, job_id, version, handler, payload, pool, priority, max_attempts,
-  retry, misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, labels, description, created_at, updated_at)
-SELECT n % 64, n, 'default', 'job-' || n, 1, 'h', '{{}}', 'default', 5, 3, '{{}}', '{{}}', 0, 60000, 60000, 0, 'allow',
-       '{{}}', '', 'epoch', 'epoch' FROM generate_series(1, {SIZE}) n"""
-SCHEDULES = f"""
+  retry, misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, labels, description, created_at,
+  updated_at)
+SELECT n % 64, n, 'default', 'job-' || n, 1, 'h', '{}', 'default', 5, 3, '{}', '{}', 0, 60000, 60000, 0, 'allow',
+       '{}', '', 'epoch', 'epoch' FROM generate_series(1, 20000) n"""
+SCHEDULES = """
 INSERT INTO rota.schedule (shard, job_uid, next_run_at, next_slot, version, since)
 SELECT n % 64, n, at, at, 1, 'epoch'
-  FROM generate_series(1, {SIZE}) n, LATERAL (SELECT '2026-01-20Z'::timestamptz + n * interval '1 s' AS at) t"""
-RUNS = f"""
+  FROM generate_series(1, 20000) n, LATERAL (SELECT '2026-01-20Z'::timestamptz + n * interval '1 s' AS at) t"""
+RUNS = """
 INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
-SELECT n % 64, n, $1::timestamptz, $1, 'schedule' FROM generate_series(1, {SIZE}) n"""
-QUEUE = f"""
+SELECT n % 64, n, $1::timestamptz, $1, 'schedule' FROM generate_series(1, 20000) n"""
+QUEUE = """
 INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
 SELECT n % 64, n, $1::timestamptz, n, $1::timestamptz, 0, CASE WHEN n % $2::integer = 0 THEN 'open' ELSE 'time' END,
-       'default', 'h' FROM generate_series(1, {SIZE}) n"""
-LEASES = f"""
+       'default', 'h' FROM generate_series(1, 20000) n"""
+LEASES = """
 INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
-SELECT n % 64, n, $1::timestamptz, gen_random_uuid(), $1, $1, 60000, 1, 'w' FROM generate_series(1, {SIZE}) n"""
+SELECT n % 64, n, $1::timestamptz, gen_random_uuid(), $1, $1, 60000, 1, 'w' FROM generate_series(1, 20000) n"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -72,8 +74,8 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     "name",
     [
         "due_schedules", "next_due", "live_among", "materialise_runs", "open_due_gates", "claim_runs", "renew_leases",
-        "leases_with_jobs", "settle_attempts", "recorded_outcomes", "expired_leases", "trigger_run", "get_run", "runs_of_job",
-        "park_unknown_handlers", "unpark_known_handlers",
+        "leases_with_jobs", "settle_attempts", "recorded_outcomes", "expired_leases", "trigger_run", "get_run",
+        "runs_of_job", "park_unknown_handlers", "unpark_known_handlers",
     ],
 )  # fmt: skip
 async def test_a_hot_statement_reads_no_table_from_end_to_end(full: Any, name: str) -> None:
@@ -93,10 +95,10 @@ async def test_a_hot_write_finds_its_rows_by_ctid(full: Any, name: str) -> None:
 class Cycle:
     """Claims, renews and settles queues of runs through the store's functions, and counts what the server read."""
 
-    def __init__(self, database: Database, other: Any) -> None:
+    def __init__(self, database: Database, other: Any, *, day: int) -> None:
         self._database = database
         self._other = other
-        self._day = 1
+        self._at = datetime(2026, 1, day, tzinfo=UTC)
 
     async def plan_on_empty_tables(self) -> None:
         """Run everything so often that the connections keep a plan, while there is nothing to be found."""
@@ -111,10 +113,8 @@ class Cycle:
 
     async def run(self) -> None:
         """Take 20,000 runs from queue to history."""
-        at = datetime(2026, 1, self._day, tzinfo=UTC)
-        self._day += 1
-        await self._other.execute(RUNS, at)
-        await self._other.execute(QUEUE, at, 10)
+        await self._other.execute(RUNS, self._at)
+        await self._other.execute(QUEUE, self._at, 10)
         while await due.open_due_gates(self._database, SHARDS, now=NOW, per_shard=64):
             pass
         mark, held = BOTTOM, list[Claim]()
@@ -160,13 +160,12 @@ async def test_plans_made_on_emptied_tables_hold_when_those_are_deep(dsn: str, p
             await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             await reader.execute("SELECT count(*) FROM rota.lease")
         async with await Database.connect(dsn, size=1, reserved=1) as database:
-            await Cycle(database, other).run()
+            await Cycle(database, other, day=1).run()
         for table in ("pending", "lease"):
             await other.execute(f"VACUUM (ANALYZE) rota.{table}")
             assert await other.fetchval("SELECT reltuples FROM pg_class WHERE oid = $1::regclass", f"rota.{table}") == 0
         async with await Database.connect(dsn, size=1, reserved=1) as database:
-            cycle = Cycle(database, other)
-            cycle._day = 2
+            cycle = Cycle(database, other, day=2)
             await cycle.plan_on_empty_tables()
             before = await cycle.read_from_end_to_end()
             await cycle.run()

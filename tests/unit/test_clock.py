@@ -215,6 +215,7 @@ def test_a_primary_that_was_hours_ahead_is_believed_at_once_when_it_is_corrected
 def test_a_small_correction_stands_still_until_time_has_caught_up(host: Host) -> None:
     clock = DatabaseClock()
     host.measure(clock, START)
+    assert clock.now() == START
     host.measure(clock, START - timedelta(seconds=0.5))
     assert clock.now() == START
     host.elapsed += 0.25

@@ -28,7 +28,8 @@ class Cluster:
         self.beats[me] = until
         self.shards = [replace(s, expires_at=until) if self._mine(s, me) else s for s in self.shards]
         live = [name for name, expires_at in self.beats.items() if expires_at > self.now]
-        step = plan(self.shards, me=me, schedulers=live, now=self.now)
+        held = [s.shard for s in self.shards if self._mine(s, me)]
+        step = plan(self.shards, me=me, held=held, schedulers=live, now=self.now)
         for shard in step.release:
             assert self.shards[shard].owner == me, "only one's own are given up"
             self.shards[shard] = replace(self.shards[shard], owner=None, expires_at=self.now)

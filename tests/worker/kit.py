@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -79,9 +79,11 @@ async def at_work(
             await working
 
 
-@contextlib.contextmanager
-def worker_process(url: str, *, concurrency: int = 4, drain: float = 10) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker in a process of its own, in a session of its own."""
+@contextlib.asynccontextmanager
+async def worker_process(
+    desk: FakeDesk, url: str, *, concurrency: int = 4, drain: float = 10
+) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """A worker in a process of its own, in a session of its own. Its heart ends with it."""
     command = [sys.executable, "-m", "tests.worker.worker_main", url, str(concurrency), str(drain)]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     try:
@@ -89,8 +91,10 @@ def worker_process(url: str, *, concurrency: int = 4, drain: float = 10) -> Iter
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGCONT)
+        left = children_of(process.pid)
         process.kill()
         process.wait()
+        await desk.until(lambda: not any(map(lives, left)))
 
 
 def lives(pid: int) -> bool:

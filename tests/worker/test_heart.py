@@ -143,7 +143,7 @@ async def test_a_killed_worker_gives_its_runs_back_at_once(desk: FakeDesk, url: 
     command = f"echo $$ > {tmp_path}/shell.new; sleep 60 & mv {tmp_path}/shell.new {tmp_path}/shell; wait"
     in_shell = desk.add("shell", {"command": command})
     runs = (in_loop, in_child, in_shell)
-    with worker_process(url) as worker:
+    async with worker_process(desk, url) as worker:
         await desk.until(lambda: all((tmp_path / name).exists() for name in ("loop", "child", "shell")))
         heart, children = heart_of(worker.pid), children_of(worker.pid)
         worker.kill()
@@ -161,7 +161,7 @@ async def test_a_stopped_worker_is_not_renewed_and_its_late_result_is_refused(
 ) -> None:
     payload = {"mark": str(tmp_path / "mark"), "go": str(tmp_path / "go")}
     run = desk.add("finish_when_told", payload, lease=SECOND)
-    with worker_process(url, concurrency=1) as worker:
+    async with worker_process(desk, url, concurrency=1) as worker:
         await desk.until(lambda: (tmp_path / "mark").exists() and renewals(run) >= 2)
         worker.send_signal(signal.SIGSTOP)
         lease = run.lease
@@ -182,7 +182,7 @@ async def test_a_stopped_worker_is_not_renewed_and_its_late_result_is_refused(
 
 async def test_a_child_dies_with_its_worker_even_if_no_heart_can_help(desk: FakeDesk, url: str, tmp_path: Path) -> None:
     desk.add("loop_with_gil", {"mark": str(tmp_path / "mark")})
-    with worker_process(url) as worker:
+    async with worker_process(desk, url) as worker:
         await desk.until((tmp_path / "mark").exists)
         heart, child = heart_of(worker.pid), int((tmp_path / "mark").read_text())
         os.kill(heart, signal.SIGSTOP)
@@ -198,7 +198,7 @@ async def test_a_handler_that_holds_the_gil_for_three_leases_keeps_them_all(
 ) -> None:
     greedy = desk.add("hold_in_thread", {"mark": str(tmp_path / "greedy"), "seconds": 3}, lease=SECOND)
     neighbour = desk.add("wait_async", {"mark": str(tmp_path / "neighbour")}, lease=SECOND)
-    with worker_process(url):
+    async with worker_process(desk, url):
         await desk.until((tmp_path / "greedy").exists)
         await desk.until(lambda: greedy.attempts)
         assert greedy.outcomes == [Outcome.SUCCEEDED]
@@ -209,7 +209,7 @@ async def test_a_handler_that_holds_the_gil_for_three_leases_keeps_them_all(
 async def test_a_run_of_many_leases_outlives_a_drain(desk: FakeDesk, url: str, tmp_path: Path) -> None:
     payload = {"mark": str(tmp_path / "mark"), "go": str(tmp_path / "go")}
     run = desk.add("finish_when_told", payload, lease=SECOND)
-    with worker_process(url, drain=20) as worker:
+    async with worker_process(desk, url, drain=20) as worker:
         await desk.until(lambda: (tmp_path / "mark").exists())
         worker.terminate()
         seen = renewals(run)
@@ -224,7 +224,7 @@ async def test_a_second_signal_leaves_at_once_with_a_stuck_thread(desk: FakeDesk
     stuck = desk.add("hold_in_thread", {"mark": str(tmp_path / "hold"), "seconds": 0.5})
     waiting = desk.add("wait_in_thread", {"mark": str(tmp_path / "thread")})
     child = desk.add("loop_with_gil", {"mark": str(tmp_path / "child")})
-    with worker_process(url, drain=60) as worker:
+    async with worker_process(desk, url, drain=60) as worker:
         await desk.until(lambda: (tmp_path / "thread").exists() and (tmp_path / "child").exists())
         heart = heart_of(worker.pid)
         await desk.until(lambda: stuck.attempts)
@@ -239,7 +239,7 @@ async def test_a_second_signal_leaves_at_once_with_a_stuck_thread(desk: FakeDesk
 
 async def test_a_drained_worker_that_cannot_reach_the_desk_still_ends(desk: FakeDesk, url: str, tmp_path: Path) -> None:
     run = desk.add("wait_async", {"mark": str(tmp_path / "mark")})
-    with worker_process(url, drain=0) as worker:
+    async with worker_process(desk, url, drain=0) as worker:
         await desk.until((tmp_path / "mark").exists)
         heart = heart_of(worker.pid)
         desk.is_away = True

@@ -49,7 +49,7 @@ class Boundary(TyperGroup):
                 **extra,
             )
         except Exception as error:
-            if os.environ.get("ROTA_DEBUG") == "1":
+            if os.environ.get("ROTA_DEBUG") == "1" and not _is_about_usage(error):
                 raise
             answer = _explain(error, as_json=_wants_json(words))
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -99,7 +99,6 @@ def _explain_foreign(error: Exception) -> tuple[int, dict[str, Any], str]:
     """Explain what is no error of Rota: wrong usage, a refusal of the database's own, or a fault."""
     format_message = getattr(error, "format_message", None)
     if callable(format_message):
-        # What Typer raises for wrong usage; its class is private to Typer.
         reason = str(format_message()).removesuffix(".")
         context = getattr(error, "ctx", None)
         hint = f"see `{context.command_path} --help`" if context is not None else "see `rota --help`"
@@ -112,6 +111,11 @@ def _explain_foreign(error: Exception) -> tuple[int, dict[str, Any], str]:
         hint = "run it again with ROTA_DEBUG=1 and report what it shows"
         code, name = FAULT, "fault"
     return code, {"code": name, "field": None, "reason": reason, "hint": hint}, f"{reason} ({hint})"
+
+
+def _is_about_usage(error: Exception) -> bool:
+    """Whether Typer raised it over wrong usage, which is known by its method: its class is private to Typer."""
+    return isinstance(error, typer.Abort) or callable(getattr(error, "format_message", None))
 
 
 def _first_of(error: Exception) -> Exception:

@@ -28,8 +28,7 @@ def register(app: typer.Typer) -> None:
 async def demo(call: Call) -> int:
     """Tell Rota's story line by line on a real database, and fail if any line is not so.
 
-    It runs on an embedded server in a temporary folder, or, when --database-url stands on the command line, in a
-    scratch database on that server, made for it and dropped afterwards. Nothing else is touched.
+    On an embedded server in a temporary folder; with --database-url, in a scratch database that is dropped afterwards.
     """
     settings = call.settings()
     # A refused report and a reaped lease are the story's point, not news for the log.

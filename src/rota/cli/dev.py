@@ -70,7 +70,8 @@ async def _run(rota: "Rota", signals: StopSignals, workers: "Sequence[Worker]", 
         for worker in workers:
             worker.request_stop()
 
-    process = rota.scheduler_process()
+    # One name on its own data: after a kill the next start takes over the shards of the one before at once.
+    process = rota.scheduler_process("dev" if rota.settings.database_url is None else None)
     signals.then(end)
     async with asyncio.TaskGroup() as group:
         group.create_task(process.run(stop))

@@ -68,8 +68,8 @@ class LiveTable:
         lines = self._board.latest(self._console.height - FRAME)
         table = rich_table(Table(columns=COLUMNS, rows=(), right=frozenset({"attempt", "start delay", "duration"})))
         for line in lines:
-            cells: list[Any] = [cell(value) for value in row_of(line, now=now)]
-            cells[2] = Text(cells[2], style=_COLOURS.get(cells[2], ""))
+            cells = [Text(cell(value)) for value in row_of(line, now=now)]
+            cells[2].stylize(_COLOURS.get(cells[2].plain, ""))
             table.add_row(*cells)
         how = self._ending or f"Ctrl-C ends it: running handlers get up to {self._place.drain_seconds:g} s"
         return Group(table, Text(counts_text(self._board)), Text(f"data: {self._place.data}   {how}", style="dim"))

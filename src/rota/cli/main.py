@@ -43,7 +43,6 @@ def root(
 
 dev.register(app)
 demo.register(app)
-demo.register(app)
 migrate.register(app)
 processes.register(app)
 next_slots.register(app)

@@ -101,13 +101,14 @@ def rich_table(table: Table) -> Any:
     """Return the table as Rich draws it."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
+    from rich.text import Text
 
     drawn = RichTable(box=SIMPLE_HEAD, title=table.title, title_justify="left", pad_edge=False)
     for number, column in enumerate(table.columns):
         justify: Any = "right" if column in table.right else "left"
         drawn.add_column(column, justify=justify, overflow="fold" if number == 0 else "ellipsis")
     for row in table.rows:
-        drawn.add_row(*(cell(value) for value in row))
+        drawn.add_row(*(Text(cell(value)) for value in row))
     return drawn
 
 

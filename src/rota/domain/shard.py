@@ -1,6 +1,6 @@
 """Who owns which shard: a fair share for every live scheduler, with as few moves as possible."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -39,16 +39,18 @@ def fair_share(shard_count: int, schedulers: Sequence[str], me: str) -> int:
     return share + (order.index(me) < extra)
 
 
-def plan(shards: Sequence[ShardLease], *, me: str, schedulers: Sequence[str], now: datetime) -> ShardPlan:
-    """Decide which shards `me` releases and takes, given every live scheduler's name.
+def plan(
+    shards: Sequence[ShardLease], *, me: str, held: Collection[int], schedulers: Sequence[str], now: datetime
+) -> ShardPlan:
+    """Decide which shards `me` releases and takes, given what it holds and every live scheduler's name.
 
     Only free shards are taken and only surplus ones released, so the shares settle within two rounds of everybody.
     """
     share = fair_share(len(shards), schedulers, me)
-    mine = [lease.shard for lease in shards if lease.owner == me and not lease.is_free(now=now)]
+    mine = [lease.shard for lease in shards if lease.shard in held]
     if len(mine) > share:
         return ShardPlan(release=tuple(mine[share:]), acquire=())
-    free = [lease.shard for lease in shards if lease.is_free(now=now)]
+    free = [lease.shard for lease in shards if lease.is_free(now=now) and lease.shard not in held]
     # Two schedulers that look at the same free shards start at different ones, and so seldom race for one.
     start = sum(me.encode()) % len(free) if free else 0
     return ShardPlan(release=(), acquire=tuple((free[start:] + free[:start])[: share - len(mine)]))

@@ -1,5 +1,6 @@
 """Keeps this scheduler's fair share of the shards, by leases with epochs."""
 
+from datetime import datetime
 from typing import Final
 
 import structlog
@@ -27,7 +28,7 @@ class ShardKeeper:
         self._owned = owned
         self._version = version
         self._tzdata = tzdata
-        self._epochs: dict[int, int] = {}
+        self._epochs: dict[int, int] | None = None
 
     async def tick(self) -> bool:
         """Renew what is ours, give surplus up, take what is free and our share. Never more at once."""
@@ -41,12 +42,11 @@ class ShardKeeper:
             version=self._version,
             tzdata=self._tzdata,
         )
-        kept = await shards.renew(self._database, self.scheduler_id, self._epochs, expires_at=expires_at)
-        if lost := self._epochs.keys() - kept.keys():
-            log.warning("shards.lost", scheduler=self.scheduler_id, shards=sorted(lost))
+        kept = await self._keep(expires_at=expires_at)
         plan = domain.plan(
             await shards.all_shards(self._database),
             me=self.scheduler_id,
+            held=kept.keys(),
             schedulers=await shards.live_schedulers(self._database, now=now),
             now=now,
         )
@@ -59,6 +59,15 @@ class ShardKeeper:
         self._owned.hold(self._epochs, expires_at=expires_at)
         return False
 
+    async def _keep(self, *, expires_at: datetime) -> dict[int, int]:
+        """Extend what is ours; at the first tick that is what a predecessor of our name left behind."""
+        if self._epochs is None:
+            return await shards.adopt(self._database, self.scheduler_id, expires_at=expires_at)
+        kept = await shards.renew(self._database, self.scheduler_id, self._epochs, expires_at=expires_at)
+        if lost := self._epochs.keys() - kept.keys():
+            log.warning("shards.lost", scheduler=self.scheduler_id, shards=sorted(lost))
+        return kept
+
     async def pause(self) -> float:
         """Look again after a quarter of a lease."""
         return PAUSE
@@ -67,6 +76,6 @@ class ShardKeeper:
         """Give all shards up and say goodbye, so that nobody waits for our lease to end."""
         now = self._clock.now()
         self._owned.hold({}, expires_at=now)
-        await shards.release(self._database, self.scheduler_id, list(self._epochs), now=now)
+        await shards.release(self._database, self.scheduler_id, list(self._epochs or ()), now=now)
         await shards.forget(self._database, self.scheduler_id)
         self._epochs = {}

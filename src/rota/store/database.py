@@ -61,12 +61,15 @@ class Connection:
 
     async def fetch(self, statement: Statement, /, *, within: float = STATEMENT_TIMEOUT, **values: Any) -> list[Any]:
         """Run a statement; rows can be read by column name. Raises DatabaseUnavailable, CommitUnknown."""
-        return await self._guarded(
-            self._raw.fetch(statement.text, *statement.arguments(values)), within, statement.name
-        )
+        arguments = statement.arguments(values)
+        return await self._guarded(lambda: self._raw.fetch(statement.text, *arguments), within, statement.name)
 
-    async def _guarded(self, running: Awaitable[T], within: float, name: str) -> T:
-        task = asyncio.ensure_future(running)
+    async def _guarded(self, call: Callable[[], Awaitable[T]], within: float, name: str) -> T:
+        async def run() -> T:
+            # A connection that has ended refuses the call itself.
+            return await call()
+
+        task = asyncio.ensure_future(run())
         try:
             await asyncio.wait({task}, timeout=within)
         finally:
@@ -122,14 +125,14 @@ class Database:
         """Lend a connection inside a transaction that commits when the block ends well."""
         async with self._lend(lane) as connection:
             transaction = connection._raw.transaction()
-            await connection._guarded(transaction.start(), STATEMENT_TIMEOUT, "begin")
+            await connection._guarded(transaction.start, STATEMENT_TIMEOUT, "begin")
             try:
                 yield connection
             except BaseException:
                 with suppress(Exception):
-                    await connection._guarded(transaction.rollback(), STATEMENT_TIMEOUT, "rollback")
+                    await connection._guarded(transaction.rollback, STATEMENT_TIMEOUT, "rollback")
                 raise
-            await connection._guarded(transaction.commit(), STATEMENT_TIMEOUT, "commit")
+            await connection._guarded(transaction.commit, STATEMENT_TIMEOUT, "commit")
 
     @asynccontextmanager
     async def listening(self, channel: str, told: Callable[[str], None]) -> AsyncIterator[Any]:
@@ -201,7 +204,7 @@ def translate(error: Exception, name: str, *, sent: bool = True) -> Exception:
     if sent and (ended or state in ("57P01", "57P02")):
         return CommitUnknown(f"{name}: the connection ended: {error}")
     if ended or state in TRANSIENT or isinstance(error, _PASSING):
-        return DatabaseUnavailable(f"{name}: {error or type(error).__name__}")
+        return DatabaseUnavailable(f"{name}: {str(error) or type(error).__name__}")
     return error
 
 

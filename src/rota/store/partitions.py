@@ -1,7 +1,7 @@
 """Monthly partitions: made ahead by upkeep, and on the spot for a row that comes sooner than upkeep."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import UTC, date, datetime
+from datetime import MAXYEAR, UTC, date, datetime
 from typing import Final, TypeVar
 
 from rota.store.database import Database, MissingPartition
@@ -22,9 +22,11 @@ async def ensure_months(database: Database, months: Iterable[date]) -> int:
 
 
 def months_ahead(now: datetime) -> list[date]:
-    """Return the first days of this month and the next MONTHS_AHEAD ones."""
-    first = now.date().replace(day=1)
-    return [_plus(first, months) for months in range(MONTHS_AHEAD + 1)]
+    """Return the first days of this month and the next MONTHS_AHEAD ones, as far as the calendar goes."""
+    # Counted from the year 1, in months.
+    first = (now.year - 1) * 12 + now.month - 1
+    months = range(first, min(first + MONTHS_AHEAD + 1, MAXYEAR * 12))
+    return [date(month // 12 + 1, month % 12 + 1, 1) for month in months]
 
 
 async def with_partitions(database: Database, slots: Iterable[datetime], write: Callable[[], Awaitable[T]]) -> T:
@@ -34,8 +36,3 @@ async def with_partitions(database: Database, slots: Iterable[datetime], write: 
     except MissingPartition:
         await ensure_months(database, (slot.astimezone(UTC).date() for slot in slots))
         return await write()
-
-
-def _plus(first: date, months: int) -> date:
-    years, month = divmod(first.month - 1 + months, 12)
-    return date(first.year + years, month + 1, 1)

@@ -56,6 +56,12 @@ async def acquire(
     return {row["shard"]: row["epoch"] for row in rows}
 
 
+async def adopt(database: Database, owner: str, *, expires_at: datetime) -> dict[int, int]:
+    """Take over what an earlier process of this name left leased; returns shard -> new epoch."""
+    rows = await database.fetch(sql.adopt_shards, lane=Lane.URGENT, owner=owner, expires_at=expires_at)
+    return {row["shard"]: row["epoch"] for row in rows}
+
+
 async def release(database: Database, owner: str, shards: Sequence[int], *, now: datetime) -> list[int]:
     """Give shards up; returns those that were ours."""
     if not shards:

@@ -17,7 +17,7 @@ from rota.store.migrate import migrate
 
 SCHEMA: Final = Path(__file__).with_name("schema.sql")
 
-_HEADER: Final = "-- Written by `python -m rota.store.snapshot` from the migrations: change those, then write it anew.\n"
+_HEADER: Final = "-- Written by `python -m rota.store.snapshot` from the migrations: change those, then write it.\n"
 _PARTITIONS: Final = "rota.(run|attempt)_[0-9]*"
 # Comments, settings and psql's own commands at the start of a line; the indented ones belong to a function's body.
 _NOISE: Final = re.compile(r"^(--|SET |SELECT pg_catalog\.set_config|\\)[^\n]*\n", re.MULTILINE)

@@ -214,7 +214,10 @@ async def _main() -> None:
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, voice)
-    hello = await frames.read(reader)
+    hello = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(OPEN_TIME):
+            hello = await frames.read(reader)
     if hello is not None:
         sys.path[:] = hello["path"]
         await HeartProcess(hello, writer).run(reader)

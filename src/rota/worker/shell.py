@@ -21,6 +21,9 @@ from rota.worker.heart import ProcessGroups
 
 DEFAULT_SHELL: Final = "/bin/sh"
 
+_KEYS: Final = frozenset({"command", "environment", "stdin", "shell", "user"})
+"""`user` is what a system crontab named: kept for people, since the command runs as the worker's user."""
+
 KEPT_OUTPUT: Final = 4096
 """Bytes of a failed command's output that are kept, from its end."""
 
@@ -43,9 +46,8 @@ class Command:
     @classmethod
     def of(cls, payload: dict[str, Any]) -> Self:
         """Return the payload's command. Raises GiveUp: a payload does not get better by trying again."""
-        unknown = payload.keys() - {"command", "environment", "stdin", "shell"}
-        if unknown:
-            raise GiveUp(f"payload: unknown key {min(unknown)!r} (a shell run has command, environment, stdin, shell)")
+        if unknown := payload.keys() - _KEYS:
+            raise GiveUp(f"payload: unknown key {min(unknown)!r} (a shell run has {', '.join(sorted(_KEYS))})")
         command = cls(
             command=payload.get("command", ""),
             environment=payload.get("environment") or {},

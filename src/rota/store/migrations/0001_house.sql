@@ -57,7 +57,7 @@ CREATE TABLE rota.schedule (
   version bigint NOT NULL,
   since timestamptz NOT NULL,
   PRIMARY KEY (shard, job_uid)
-) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX schedule_due ON rota.schedule (shard, next_run_at) WHERE next_run_at IS NOT NULL;
 COMMENT ON COLUMN rota.schedule.next_run_at IS 'When a scheduler must look; NULL while paused, quarantined or finished.';
 COMMENT ON COLUMN rota.schedule.next_slot IS 'The first slot that is neither a run nor in the slot ledger.';
@@ -220,7 +220,7 @@ BEGIN
       -- Half a page is left for the row that gains its outcome, which keeps that update HOT.
       EXECUTE format('ALTER TABLE rota.%I SET (fillfactor = %s, autovacuum_vacuum_scale_factor = 0.1,
                                                autovacuum_analyze_scale_factor = 0.05)',
-                     child, CASE parent WHEN 'run' THEN 60 ELSE 100 END);
+                     child, CASE parent WHEN 'run' THEN 50 ELSE 100 END);
       EXECUTE format('ALTER TABLE rota.%I ATTACH PARTITION rota.%I FOR VALUES FROM (%L) TO (%L)', parent, child,
                      first::timestamp AT TIME ZONE 'UTC', (first + interval '1 month') AT TIME ZONE 'UTC');
       made := made + 1;

@@ -25,6 +25,13 @@ UPDATE rota.shard SET owner = $owner, epoch = epoch + 1, expires_at = $expires_a
                   ORDER BY shard FOR UPDATE SKIP LOCKED)
 RETURNING shard, epoch;
 
+-- name: adopt_shards
+-- Take over what a process of the same name left leased when it died: a restart does not wait for its own old lease.
+-- Should that process live after all, its writes name an older epoch.
+UPDATE rota.shard SET epoch = epoch + 1, expires_at = $expires_at
+ WHERE owner = $owner
+RETURNING shard, epoch;
+
 -- name: release_shards
 -- Give shards up, so that somebody else takes them at the next look.
 UPDATE rota.shard SET owner = NULL, expires_at = $now

@@ -1,0 +1,5 @@
+"""`python -m rota.cli` is the `rota` script."""
+
+from rota.cli.main import main
+
+main()

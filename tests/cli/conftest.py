@@ -1,0 +1,89 @@
+"""The command line in the test's own process, each test with a fresh, migrated database."""
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import structlog
+from typer.testing import CliRunner
+
+from rota.assembly import opened
+from rota.cli.main import app
+from rota.domain.attempt import Outcome, Report
+from rota.domain.job import Job
+from rota.settings import Settings
+from rota.testing import TestCluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a command said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+class Cli:
+    """Runs commands as `rota WORD...` would."""
+
+    def __call__(self, *words: str, typed: str | None = None) -> Said:
+        result = CliRunner().invoke(app, list(words), input=typed)
+        assert "Traceback" not in result.stderr
+        return Said(code=result.exit_code, out=result.stdout, err=result.stderr)
+
+    def json(self, *words: str, typed: str | None = None) -> Any:
+        """Run a command with --json that must succeed; returns its document."""
+        said = self(*words, "--json", typed=typed)
+        assert (said.code, said.err) == (0, ""), said
+        return said.document
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to reach the same database."""
+        return {name: os.environ[name] for name in ("ROTA_DATABASE_URL",)}
+
+    def bury(self, job_id: str, *, error: str) -> UUID:
+        """Make a dead letter: a run of the job whose only attempt fails."""
+        return asyncio.run(_bury(job_id, error))
+
+
+async def _bury(job_id: str, error: str) -> UUID:
+    async with opened(Settings()) as rota:
+        await rota.definitions.put([Job(job_id=job_id, handler=job_id, max_attempts=1)])
+        run_id = await rota.on_demand.trigger(job_id, tenant_id="default")
+        [claim] = await rota.dispatch.claim(worker_id="w", pool="default", handlers=frozenset({job_id}), limit=1)
+        assert await rota.completion.report([Report(key=claim.key, outcome=Outcome.FAILED, error=error)])
+        return run_id
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cli]:
+    """Commands on a machine without a database; the data folder must stay away."""
+    folder = tmp_path / "data"
+    monkeypatch.setenv("ROTA_DATA_DIR", str(folder))
+    monkeypatch.delenv("ROTA_DATABASE_URL", raising=False)
+    yield Cli()
+    structlog.reset_defaults()
+    assert not folder.exists()
+
+
+@pytest.fixture
+def rota(monkeypatch: pytest.MonkeyPatch, rota_cluster: TestCluster) -> Iterator[Cli]:
+    """Commands on a fresh database."""
+    with asyncio.Runner() as runner:
+        database = rota_cluster.database()
+        monkeypatch.setenv("ROTA_DATABASE_URL", runner.run(database.__aenter__()))
+        yield Cli()
+        structlog.reset_defaults()
+        runner.run(database.__aexit__(None, None, None))

@@ -1,0 +1,113 @@
+"""Every way in which a command can end has its exit code and one clear message."""
+
+import socket
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from rota.cli.boundary import Boundary, error_to_json, exit_code_of
+from rota.errors import (
+    CommitUnknown,
+    DatabaseUnavailable,
+    InvalidInput,
+    NotFound,
+    RotaError,
+    SchemaMismatch,
+    SetupFailed,
+    SlotTaken,
+)
+from rota.version import VERSION
+from tests.cli.conftest import Cli
+
+
+def command_that_raises(error: BaseException) -> typer.Typer:
+    app = typer.Typer(cls=Boundary, pretty_exceptions_enable=False)
+
+    @app.command()
+    def fail(json: bool = False) -> None:
+        raise error
+
+    app.callback()(lambda: None)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidInput("payload", "is not JSON"), 2),
+        (NotFound("there is no job 'x'"), 3),
+        (SlotTaken("taken"), 4),
+        (DatabaseUnavailable("away"), 5),
+        (CommitUnknown("in doubt"), 5),
+        (SchemaMismatch("newer"), 5),
+        (SetupFailed("no folder"), 5),
+        (ExceptionGroup("together", [ExceptionGroup("inner", [NotFound("gone")])]), 3),
+        (RuntimeError("a bug"), 70),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    result = CliRunner().invoke(command_that_raises(error), ["fail"])
+    assert result.exit_code == code
+    assert result.stdout == ""
+
+
+def test_an_error_says_what_happened_and_what_to_do() -> None:
+    error = NotFound("there is no job 'x'", hint="look at the list")
+    result = CliRunner().invoke(command_that_raises(error), ["fail"])
+    assert result.stderr == "error: there is no job 'x' (look at the list)\n"
+    assert error_to_json(error) == {
+        "code": "not-found", "field": None, "reason": "there is no job 'x'", "hint": "look at the list",
+    }  # fmt: skip
+
+
+def test_the_traceback_is_there_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_DEBUG", "1")
+    result = CliRunner().invoke(command_that_raises(NotFound("gone")), ["fail"])
+    assert isinstance(result.exception, NotFound)
+
+
+def test_an_unknown_kind_of_error_is_the_set_ups() -> None:
+    assert exit_code_of(RotaError("something else")) == 5
+
+
+def test_wrong_usage_is_explained_as_text_and_as_json(bare: Cli) -> None:
+    said = bare("jobs")
+    assert said.code == 2
+    assert said.err == "error: No such command 'jobs'. Did you mean 'job'? (see `rota --help`)\n"
+    said = bare("job", "show", "--json")
+    assert (said.code, said.err) == (2, "")
+    assert said.document["error"]["code"] == "usage"
+
+
+def test_help_is_shown_where_a_command_is_missing(bare: Cli) -> None:
+    assert bare("job").code == 2
+    assert "recompute" in bare("job").out
+    assert bare("--version").out == f"rota {VERSION}\n"
+
+
+def test_a_database_that_is_not_there_and_an_address_that_is_none(bare: Cli) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound and never listening: nobody can answer there
+        url = f"postgresql://nobody@127.0.0.1:{held.getsockname()[1]}/rota"
+        said = bare("job", "list", "--database-url", url)
+    assert said.code == 5
+    assert said.err.startswith("error: ")
+    said = bare("job", "list", "--database-url", "mysql://x")
+    assert (said.code, said.err.startswith("error: database_url: ")) == (2, True)
+
+
+def test_a_setting_that_cannot_be_is_named(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_CONCURRENCY", "many")
+    said = bare("job", "list")
+    assert (said.code, said.err.startswith("error: concurrency: ")) == (2, True)
+    monkeypatch.delenv("ROTA_CONCURRENCY")
+    assert bare("job", "list", "--log-level", "loud").err.startswith("error: log_level: ")
+
+
+def test_shared_options_count_before_and_after_the_command(rota: Cli) -> None:
+    rota.json("job", "put", "mine", "--handler", "h", "--tenant", "blue")
+    for words in (("--tenant", "blue", "--json", "job", "list"), ("job", "list", "--tenant", "blue", "--json")):
+        assert [job["job_id"] for job in rota(*words).document["jobs"]] == ["mine"]
+    assert rota.json("job", "list")["jobs"] == []

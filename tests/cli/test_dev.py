@@ -1,0 +1,86 @@
+"""`rota dev` as a process: from nothing to runs, ended by signals, and on again with the same data."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.processes import process
+
+APP = """
+import rota
+
+app = rota.App(pool="mine")
+
+
+@app.job("hello", schedule=rota.every("1s"))
+def hello(run):
+    print("handlers print where they like", flush=True)
+
+
+@app.job("apart", schedule=rota.every("1s"), isolation="process", pool="other")
+def apart():
+    print("children too", flush=True)
+
+
+@app.job("endless", schedule=rota.every("1s"))
+async def endless(run):
+    await run.lease_lost.wait_async()
+"""
+
+
+def has_succeeded(line: dict[str, Any]) -> bool:
+    return line.get("state") == "succeeded"
+
+
+@pytest.mark.acceptance
+def test_the_samples_run_within_seconds_and_go_on_after_ctrl_c_and_after_kill_9(tmp_path: Path) -> None:
+    with process("dev", "--json", folder=tmp_path, lines_on="stdout") as first:
+        lines = first.until_event("first_run_done")
+        assert lines[0]["event"] == "started"
+        assert lines[0]["data"] == str(tmp_path / ".rota")
+        assert any(has_succeeded(line) for line in lines)
+        assert lines[-1]["seconds"] < 10
+        assert first.end(signal.SIGINT) == 0
+    with process("dev", "--json", folder=tmp_path, lines_on="stdout") as second:
+        second.until(has_succeeded)
+        second.end(signal.SIGKILL)
+    with process("dev", "--json", folder=tmp_path, lines_on="stdout") as third:
+        lines = third.until_event("first_run_done")
+        # The killed one's shards are taken over at once, not when their lease ends.
+        assert lines[-1]["seconds"] < 8
+        assert third.end(signal.SIGTERM) == 0
+    assert (tmp_path / ".rota").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.acceptance
+def test_an_apps_own_jobs_run_in_all_their_pools_and_a_second_signal_ends_at_once(tmp_path: Path, rota: Cli) -> None:
+    (tmp_path / "jobs.py").write_text(APP)
+    rota.json("job", "put", "-", typed='{"job_id": "sample-tick", "handler": "x", "labels": {"rota.sample": "yes"}}')
+    with process("dev", "jobs.py", "--json", folder=tmp_path, lines_on="stdout", **rota.environment) as dev:
+        done: set[str] = set()
+
+        def all_ran(line: dict[str, Any]) -> bool:
+            done.update([line["job_id"]] if has_succeeded(line) else [])
+            return {"hello", "apart"} <= done
+
+        dev.until(all_ran)
+        dev.until(lambda line: line.get("job_id") == "endless" and line["state"] == "running")
+        dev.popen.send_signal(signal.SIGINT)
+        assert dev.until_event("stopping")[-1]["drain_seconds"] == 30.0
+        dev.popen.send_signal(signal.SIGINT)
+        last = dev.until_event("stopped")
+        assert any(line.get("outcome") == "released" for line in last)
+        assert dev.popen.wait() == 0
+    assert rota.json("job", "show", "sample-tick")["state"] == "paused"
+    assert not (tmp_path / ".rota").exists()
+
+
+def test_an_app_that_cannot_be_loaded_ends_it_before_any_database(bare: Cli, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    said = bare("dev", str(tmp_path / "broken.py"))
+    assert said.code == 5
+    assert "ZeroDivisionError" in said.err
+    assert bare("dev", str(tmp_path / "away.py")).code == 5

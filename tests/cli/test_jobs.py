@@ -1,0 +1,137 @@
+"""`rota job`: definitions go in whole or not at all, and a job is steered by its id."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+NIGHTLY = {
+    "job_id": "nightly",
+    "handler": "billing",
+    "schedule": {"kind": "cron", "expression": "0 2 * * *", "tz": "Europe/Berlin"},
+    "payload": {"limit": 123456789012345678901234567890, "note": "[red]ü[/red]"},
+}
+ON_DEMAND = {"job_id": "on-demand", "handler": "report"}
+
+
+def ids(document: dict[str, Any]) -> list[str]:
+    return [job["job_id"] for job in document["jobs"]]
+
+
+def test_a_file_of_jobs_goes_in_and_again_changes_nothing(rota: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    file.write_text(json.dumps([NIGHTLY, ON_DEMAND]))
+    first = rota.json("job", "put", str(file))["jobs"]
+    assert [(job["job_id"], job["version"], job["changed"]) for job in first] == [
+        ("nightly", 1, True), ("on-demand", 1, True),
+    ]  # fmt: skip
+    assert [job["changed"] for job in rota.json("job", "put", str(file))["jobs"]] == [False, False]
+    shown = rota.json("job", "show", "nightly")
+    assert shown["job"]["payload"] == NIGHTLY["payload"]
+    assert shown["state"] == "active"
+    assert shown["next_slot"].endswith(":00:00Z")
+    assert "[red]ü[/red]" in rota("job", "show", "nightly").out
+
+
+def test_one_bad_job_keeps_all_out_and_is_named_by_its_place_and_field(rota: Cli) -> None:
+    jobs = [ON_DEMAND, {**NIGHTLY, "payload": {"text": "x\x00"}}]
+    said = rota("job", "put", "-", typed=json.dumps(jobs))
+    assert said.code == 2
+    assert said.err.startswith("error: jobs[1].payload: ")
+    assert rota.json("job", "list")["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"job_id": "x" * 201, "handler": "h"}, "job_id"),
+        ({"job_id": "a\x00b", "handler": "h"}, "job_id"),
+        ({"job_id": "a"}, "handler"),
+        ({"job_id": "a", "handler": "h", "colour": "red"}, "colour"),
+        ({"job_id": "a", "handler": "h", "payload": {"text": "x" * 262_144}}, "payload"),
+        ({"job_id": "a", "handler": "h", "schedule": {"kind": "cron", "expression": "0 0 31 2 *"}}, "expression"),
+        ({"job_id": "a", "handler": "h", "schedule": {"kind": "cron", "expression": "@daily", "tz": "X"}}, "tz"),
+        ("text", "job"),
+    ],
+)
+def test_bad_input_is_refused_by_field(bare: Cli, document: object, field: str) -> None:
+    said = bare("job", "put", "-", "--json", typed=json.dumps(document))
+    assert said.code == 2
+    assert said.document["error"]["field"] == field
+
+
+def test_what_is_no_definition_is_refused_with_what_to_do(bare: Cli) -> None:
+    assert bare("job", "put", "-", typed="{").err.startswith("error: file: '-' is not JSON")
+    assert "rota job put nightly --cron" in bare("job", "put", "nightly").err
+    assert bare("job", "put", "away.json").err.startswith("error: file: ")
+    both = bare("job", "put", "a", "--cron", "@daily", "--every", "5m")
+    assert both.err == "error: schedule: is given as cron and every (give one of them)\n"
+    assert bare("job", "put", "a", "--every", "5m", "--tz", "UTC").err.startswith("error: tz: belongs to --cron")
+    assert bare("job", "put", "a", "--payload", "[1]").err.startswith("error: payload: ")
+    assert bare("job", "put", "a", "--misfire", "catch_up").err.startswith("error: misfire: ")
+    assert bare("job", "put", "a", "--timeout", "soon").err.startswith("error: timeout: ")
+
+
+def test_a_job_is_defined_by_options(rota: Cli) -> None:
+    rota.json(
+        "job", "put", "sync", "--handler", "sync-all", "--cron", "*/5 * * * *", "--tz", "Asia/Tokyo", "--pool", "slow",
+        "--payload", '{"a": 1}', "--misfire", "catch_up:7", "--overlap", "skip", "--timeout", "10m", "--priority", "9",
+        "--max-attempts", "1", "--description", "keeps both sides alike",
+    )  # fmt: skip
+    job = rota.json("job", "show", "sync")["job"]
+    assert job["handler"] == "sync-all"
+    assert job["schedule"]["tz"] == "Asia/Tokyo"
+    assert job["payload"] == {"a": 1}
+    assert job["misfire"] == {"policy": "catch_up", "limit": 7, "max_age": 2678400.0}
+    assert (job["pool"], job["overlap"], job["timeout"], job["priority"], job["max_attempts"]) == (
+        "slow", "skip", 600.0, 9, 1,
+    )  # fmt: skip
+    rota.json("job", "put", "tick", "--every", "1h30m")
+    assert rota.json("job", "show", "tick")["job"]["schedule"]["every"] == "1h30m"
+    rota.json("job", "put", "launch", "--at", "2999-01-01T00:00:00Z")
+    assert rota.json("job", "next", "launch")["slots"] == ["2999-01-01T00:00:00Z"]
+
+
+def test_a_version_that_moved_on_is_a_conflict(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--every", "5m", "--if-version", "0")
+    assert rota("job", "put", "a", "--every", "6m", "--if-version", "7").code == 4
+
+
+def test_a_job_is_paused_with_a_reason_and_resumed(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--every", "5m")
+    paused = rota.json("job", "pause", "a", "--reason", "the printer is out")
+    assert (paused["state"], paused["pause_reason"]) == ("paused", "the printer is out")
+    assert "the printer is out" in rota("job", "next", "a").out
+    assert rota.json("job", "resume", "a", "--missed", "drop")["state"] == "active"
+    assert rota("job", "resume", "a", "--missed", "some").code == 2
+    for words in (("pause",), ("resume",), ("show",), ("delete",), ("run",), ("next",)):
+        assert rota("job", *words, "nobody").code == 3
+
+
+def test_a_job_is_run_once_at_a_slot(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--handler", "h")
+    made = rota.json("job", "run", "a", "--at", "2999-01-01T00:00:00Z", "--payload", '{"b": 2}')
+    assert made["scheduled_for"] == "2999-01-01T00:00:00Z"
+    assert rota("job", "run", "a", "--at", "2999-01-01T00:00:00Z").code == 4
+    run = rota.json("run", "show", made["run_id"])
+    assert (run["state"], run["gate"], run["origin"], run["payload"]) == ("pending", "time", "manual", {"b": 2})
+    assert rota.json("job", "delete", "a") == {"job_id": "a", "cancelled": 1}
+    assert rota("job", "show", "a").code == 3
+
+
+def test_lists_go_on_after_a_page(rota: Cli) -> None:
+    rota.json("job", "put", "-", typed=json.dumps([{"job_id": f"j{n}", "handler": "h"} for n in range(5)]))
+    page = rota.json("job", "list", "--limit", "2")
+    assert (ids(page), page["next_after"]) == (["j0", "j1"], "j1")
+    assert ids(rota.json("job", "list", "--after", "j1", "--limit", "9")) == ["j2", "j3", "j4"]
+    assert ids(rota.json("job", "list", "--prefix", "j3")) == ["j3"]
+    assert "--after 'j1'" in rota("job", "list", "--limit", "2").out
+    assert rota("job", "list", "--limit", "0").code == 2
+
+
+def test_recompute_says_how_many_slots_moved(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--cron", "@daily")
+    assert rota.json("job", "recompute") == {"moved": 0}

@@ -1,0 +1,62 @@
+"""`rota run` and `rota dead`: what happened, and the way back."""
+
+from tests.cli.conftest import Cli
+
+TRACEBACK = 'ValueError: upstream 500 \x1b[31m\n\nTraceback (most recent call first):\n  File "x.py"'
+
+
+def test_runs_are_listed_by_job_state_and_age(rota: Cli) -> None:
+    dead = str(rota.bury("broken", error=TRACEBACK))
+    rota.json("job", "put", "fine", "--handler", "h")
+    waiting = rota.json("job", "run", "fine")["run_id"]
+    assert {run["run_id"] for run in rota.json("run", "list")["runs"]} == {dead, waiting}
+    assert [run["run_id"] for run in rota.json("run", "list", "--job", "fine")["runs"]] == [waiting]
+    assert [run["run_id"] for run in rota.json("run", "list", "--state", "dead")["runs"]] == [dead]
+    assert rota.json("run", "list", "--state", "blocked")["runs"] == []
+    assert len(rota.json("run", "list", "--limit", "1", "--within", "1h")["runs"]) == 1
+    assert rota("run", "list", "--state", "asleep").code == 2
+    assert rota("run", "list", "--within", "long").code == 2
+
+
+def test_a_run_shows_its_attempts_and_errors_and_moves_no_cursor(rota: Cli) -> None:
+    run_id = str(rota.bury("broken", error=TRACEBACK))
+    shown = rota.json("run", "show", run_id)
+    assert (shown["state"], shown["attempt"], shown["job_id"]) == ("dead", 1, "broken")
+    [attempt] = shown["attempts"]
+    assert (attempt["outcome"], attempt["worker_id"], attempt["error"]) == ("failed", "w", TRACEBACK)
+    text = rota("run", "show", run_id).out
+    assert "upstream 500 \\x1b[31m" in text
+    assert "\x1b[31m" not in text
+    assert 'File "x.py"' in text
+
+
+def test_an_id_that_is_none_is_refused_and_one_that_is_unknown_is_not_found(rota: Cli) -> None:
+    assert rota("run", "show", "abc").err.startswith("error: run_id: ")
+    assert rota("run", "show", "3f8a3cd5-30cb-4a0b-8a0e-29d5ca2c9e0a").code == 2  # a UUID, and none of Rota's
+    rota.json("job", "put", "a", "--handler", "h")
+    slot = rota.json("job", "run", "a", "--at", "2999-01-01T00:00:00Z")["run_id"]
+    unknown = f"{slot[:8]}-{slot[9:13]}-8000-8000-000000000000"
+    assert rota("run", "show", unknown).code == 3
+
+
+def test_dead_letters_are_listed_with_their_error_and_replayed_once(rota: Cli) -> None:
+    run_id = str(rota.bury("broken", error="ValueError: upstream 500"))
+    [letter] = rota.json("dead", "list")["dead"]
+    assert (letter["run_id"], letter["job_id"], letter["error"]) == (run_id, "broken", "ValueError: upstream 500")
+    assert rota.json("dead", "list", "--job", "other")["dead"] == []
+    assert rota.json("dead", "replay", run_id) == {"replayed": 1, "not_dead": []}
+    assert rota.json("run", "show", run_id)["state"] == "pending"
+    again = rota("dead", "replay", run_id, "--json")
+    assert (again.code, again.document) == (1, {"replayed": 0, "not_dead": [run_id]})
+
+
+def test_all_dead_letters_are_replayed_only_when_somebody_says_yes(rota: Cli) -> None:
+    for job_id in ("a", "b", "c"):
+        rota.bury(job_id, error="no")
+    said = rota("dead", "replay", "--all")
+    assert (said.code, said.err.startswith("error: yes: ")) == (2, True)
+    assert rota.json("dead", "replay", "--all", "--yes", "--job", "b") == {"replayed": 1}
+    assert rota("dead", "replay", "--all", "--yes").out == "2 dead letters are back in the queue\n"
+    assert rota.json("dead", "replay", "--all") == {"replayed": 0}
+    assert rota("dead", "replay").code == 2
+    assert rota("dead", "replay", "x", "--all").code == 2

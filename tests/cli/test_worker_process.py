@@ -1,0 +1,40 @@
+"""`rota scheduler` and `rota worker` as processes: an imported crontab runs, and SIGTERM ends both cleanly."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.processes import process
+
+CRONTAB = "GREETING=hello\n0 0 1 1 * echo $GREETING $ROTA_JOB_ID > said.txt\n0 0 1 1 * echo no such disk >&2; exit 3\n"
+
+
+@pytest.mark.acceptance
+def test_an_imported_crontab_runs_on_a_worker_that_allows_shell(rota: Cli, tmp_path: Path) -> None:
+    (tmp_path / "app.crontab").write_text(CRONTAB)
+    jobs = rota.json("import", "crontab", str(tmp_path / "app.crontab"))["jobs"]
+    greets, fails = (job["job_id"] for job in jobs)
+    with (
+        process("scheduler", folder=tmp_path, lines_on="stderr", **rota.environment) as scheduler,
+        process("worker", "--allow-shell", folder=tmp_path, lines_on="stderr", **rota.environment) as worker,
+    ):
+        scheduler.until_event("scheduler.started")
+        assert worker.until_event("worker.started")[-1]["handlers"] == ["shell"]
+        greeting = rota.json("job", "run", greets)["run_id"]
+        failing = rota.json("job", "run", fails)["run_id"]
+        worker.until(lambda line: line.get("run_id") == failing)
+        assert worker.end(signal.SIGTERM) == 0
+        assert scheduler.end(signal.SIGTERM) == 0
+    assert rota.json("run", "show", greeting)["state"] == "succeeded"
+    assert (tmp_path / "said.txt").read_text() == f"hello {greets}\n"
+    [attempt] = rota.json("run", "show", failing)["attempts"]
+    assert (attempt["outcome"], attempt["error"]) == ("failed", "exit status 3: no such disk")
+
+
+def test_a_worker_wants_an_app_or_the_leave_to_run_shell_jobs(bare: Cli) -> None:
+    said = bare("worker")
+    assert (said.code, said.err.startswith("error: target: is missing")) == (2, True)
+    assert bare("worker", "--allow-shell", "--concurrency", "0").err.startswith("error: concurrency: ")
+    assert bare("worker", "no.such.module:app").code == 5

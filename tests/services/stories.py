@@ -1,0 +1,111 @@
+"""What the stories of the services share: jobs, a clock that tells when somebody waits, damage and outages by SQL."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+
+import rota
+from rota.clock import ManualClock
+from rota.domain.job import Job
+from rota.store.admin import with_database
+from rota.testing import RotaKit
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+TEN_SECONDS = 10 * SECOND
+
+
+def every(length: str, job_id: str = "tick", **changes: Any) -> Job:
+    """Return a job on the grid of 1970, whose handler is "h"."""
+    return Job(**{"job_id": job_id, "handler": "h", "schedule": rota.every(length), **changes})
+
+
+async def execute(kit: RotaKit, text: str, *values: object) -> None:
+    """Run a statement that no service would: damage, or an administrator's hand."""
+    async with kit.database.transaction() as tx:
+        await tx._raw.execute(text, *values)
+
+
+async def fetch(kit: RotaKit, text: str, *values: object) -> list[Any]:
+    """Look at the tables themselves."""
+    async with kit.database.transaction() as tx:
+        rows: list[Any] = await tx._raw.fetch(text, *values)
+        return rows
+
+
+async def tick_all(kit: RotaKit, *processes: Any) -> None:
+    """Let every scheduler do all that is to do at this instant."""
+    for process in processes:
+        await kit.tick(process)
+
+
+@asynccontextmanager
+async def administrator(kit: RotaKit) -> AsyncIterator[Any]:
+    """Yield a connection to another database of the same server, which an outage of the kit's leaves alone."""
+    raw: Any = await asyncpg.connect(with_database(kit.dsn, "postgres"))
+    try:
+        yield raw
+    finally:
+        await raw.close()
+
+
+async def kill_backends(admin: Any, dsn: str) -> int:
+    """End every connection to the database, as a restart or a failover does; returns how many there were."""
+    ended: int = await admin.fetchval(
+        "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE datname = $1", name_of(dsn)
+    )
+    return ended
+
+
+@asynccontextmanager
+async def outage(kit: RotaKit) -> AsyncIterator[None]:
+    """Let the primary refuse everybody while the block lasts: it is read-only, like the one that lost a failover."""
+    async with administrator(kit) as admin:
+        await admin.execute(f'ALTER DATABASE "{name_of(kit.dsn)}" SET default_transaction_read_only = on')
+        await kill_backends(admin, kit.dsn)
+        try:
+            yield
+        finally:
+            await admin.execute(f'ALTER DATABASE "{name_of(kit.dsn)}" RESET default_transaction_read_only')
+            await kill_backends(admin, kit.dsn)
+
+
+def name_of(dsn: str) -> str:
+    """Return the name of the database in a DSN."""
+    return urlsplit(dsn).path[1:]
+
+
+class WatchedClock(ManualClock):
+    """A manual clock that tells a test when somebody begins to wait on it, and how many wait."""
+
+    def __init__(self, start: datetime = START) -> None:
+        super().__init__(start)
+        self.begun = 0
+        self._changed = asyncio.Condition()
+
+    @property
+    def asleep(self) -> int:
+        """How many wait for the clock to move."""
+        return sum(not sleeper.done() for *_, sleeper in self._sleepers)
+
+    async def until_begun(self, waits: int) -> None:
+        """Return once that many waits have begun since the beginning."""
+        async with asyncio.timeout(20), self._changed:
+            await self._changed.wait_for(lambda: self.begun >= waits)
+
+    async def until_asleep(self, waiters: int) -> None:
+        """Return once that many wait at the same time."""
+        async with asyncio.timeout(20), self._changed:
+            await self._changed.wait_for(lambda: self.asleep >= waiters)
+
+    async def _until(self, elapsed: timedelta) -> None:
+        async with self._changed:
+            self.begun += 1
+            self._changed.notify_all()
+        # From here to the sleeper's place among the others nobody else has a turn.
+        await super()._until(elapsed)

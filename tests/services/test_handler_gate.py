@@ -1,0 +1,131 @@
+"""A run whose handler no live worker knows: it waits where people see it, costs nobody a scan, and comes back."""
+
+from rota.domain.job import Job
+from rota.services import upkeep as module
+from rota.testing import RotaKit
+from rota.worker.local import ANNOUNCED_FOR
+from tests.services.stories import SECOND, START, every
+
+
+async def waiting(kit: RotaKit) -> list[str]:
+    """Return what the doctor says about runs that wait for a handler."""
+    [check] = [check for check in await kit.rota.doctor.examine() if check.name == "waiting"]
+    return list(check.findings)
+
+
+async def test_a_run_of_an_unknown_handler_waits_visibly_and_uses_no_attempts(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s", "strange", handler="not-deployed-yet", max_attempts=1))
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    await rota_kit.advance(10)
+    for _ in range(5):
+        await worker.announce()
+        assert await worker.claim() == []
+        await rota_kit.advance(1)
+    [run] = await rota_kit.runs("strange")
+    assert (run.state, run.gate, run.attempt) == ("pending", "handler", 0)
+    assert await rota_kit.attempts(run) == []
+    [finding] = await waiting(rota_kit)
+    assert "not-deployed-yet" in finding
+
+
+async def test_it_comes_back_when_a_worker_that_knows_the_handler_says_so(rota_kit: RotaKit) -> None:
+    """A rolling deploy: old workers live on for a while, the new one brings the handler."""
+    await rota_kit.put(every("10s", "strange", handler="new"))
+    old, new = rota_kit.worker("w-old", handlers=["h"]), rota_kit.worker("w-new", handlers=["h", "new"])
+    await old.announce()
+    await rota_kit.advance(10)
+    await old.announce()
+    await rota_kit.tick()
+    assert await new.claim() == [], "gated until the worker is known"
+    await new.announce()
+    await rota_kit.tick()
+    work = await new.claim_one()
+    assert (work.claim.handler, work.claim.attempt) == ("new", 1)
+    await work.succeed()
+    assert await waiting(rota_kit) == []
+
+
+async def test_without_any_live_worker_runs_stay_ready(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s"))
+    await rota_kit.advance(10)
+    [run] = await rota_kit.runs("tick")
+    assert run.gate == "open"
+
+
+async def test_a_worker_that_has_gone_does_not_count_as_knowing(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s", "strange", handler="new"))
+    gone, old = rota_kit.worker("w-new", handlers=["new"]), rota_kit.worker("w-old", handlers=["h"])
+    await gone.announce()
+    rota_kit.clock.set(START + 10 * SECOND)
+    await old.announce()
+    await rota_kit.tick()
+    [run] = await rota_kit.runs("strange")
+    assert run.gate == "open"
+    rota_kit.clock.set(START + ANNOUNCED_FOR)
+    await rota_kit.tick()
+    [run] = await rota_kit.runs("strange")
+    assert run.gate == "handler"
+    await rota_kit.worker("w-new", handlers=["new"]).announce()
+    await gone.desk.retire(gone.info)
+    await rota_kit.tick()
+    [run] = await rota_kit.runs("strange")
+    assert run.gate == "open", "the name is the same, the process that lives is another"
+
+
+async def test_pools_know_handlers_each_for_themselves(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s", handler="new"))
+    await rota_kit.advance(10)
+    await rota_kit.worker("w-1", handlers=["new"], pool="big").announce()
+    await rota_kit.worker("w-2", handlers=["h"]).announce()
+    await rota_kit.tick()
+    [run] = await rota_kit.runs("tick")
+    assert run.gate == "handler"
+
+
+async def test_an_edit_to_a_known_handler_lets_waiting_runs_through(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s", handler="mistyped"))
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    await worker.announce()
+    await rota_kit.advance(10)
+    await rota_kit.put(every("10s", handler="h"))
+    assert (await worker.claim_one()).claim.handler == "h"
+
+
+async def test_any_number_of_strange_runs_at_the_head_hides_no_run_behind_them(rota_kit: RotaKit) -> None:
+    """B68: the claim looks for what the worker knows, however much of the rest stands before it."""
+    strange = 60
+    await rota_kit.put(
+        Job(job_id="strange", handler="unknown", priority=9), Job(job_id="free", handler="h", priority=0)
+    )
+    for number in range(strange):
+        await rota_kit.on_demand.trigger(
+            "strange", tenant_id="default", scheduled_for=rota_kit.clock.now() - number * SECOND
+        )
+    await rota_kit.on_demand.trigger("free", tenant_id="default")
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    work = await worker.claim_one()
+    assert work.claim.job_id == "free"
+    await worker.announce()
+    await rota_kit.tick()
+    await work.release()
+    assert (await worker.claim_one()).claim.job_id == "free"
+    assert {run.gate for run in await rota_kit.runs("strange")} == {"handler"}
+
+
+async def test_more_runs_than_a_batch_pass_the_gate_both_ways(rota_kit: RotaKit) -> None:
+    runs = 25
+    module_batch, module.GATE_BATCH = module.GATE_BATCH, 10  # type: ignore[misc]  # a smaller batch for this test
+    try:
+        await rota_kit.put(Job(job_id="strange", handler="new"))
+        for number in range(runs):
+            slot = rota_kit.clock.now() - number * SECOND
+            await rota_kit.on_demand.trigger("strange", tenant_id="default", scheduled_for=slot)
+        await rota_kit.worker("w-1", handlers=["h"]).announce()
+        await rota_kit.tick()
+        assert {run.gate for run in await rota_kit.runs("strange")} == {"handler"}
+        worker = rota_kit.worker("w-2", handlers=["new"])
+        await worker.announce()
+        await rota_kit.tick()
+        assert len(await worker.claim(limit=100)) == runs
+    finally:
+        module.GATE_BATCH = module_batch  # type: ignore[misc]  # as it was

@@ -1,0 +1,128 @@
+"""Hints: prompt when they arrive, coalesced on their way, and missed by nobody who polls."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from rota.services.hints import CHANNEL, HINTS_PER_SECOND, SCHEDULES, Hints, pool_topic
+from rota.store.database import Database
+from rota.testing import RotaKit
+from tests.services.stories import WatchedClock, administrator, every, kill_backends
+
+
+@asynccontextmanager
+async def running(hints: Hints, *, listen: bool) -> AsyncIterator[None]:
+    """Run a process's hints beside the block."""
+    stop = asyncio.Event()
+    task = asyncio.ensure_future(hints.run(stop, listen=listen))
+    try:
+        yield
+    finally:
+        stop.set()
+        hints.publish("the end")
+        async with asyncio.timeout(20):
+            await task
+
+
+async def test_a_hint_wakes_who_listens_to_its_topic_and_nobody_else(rota_kit: RotaKit) -> None:
+    hints = Hints(rota_kit.database, rota_kit.clock)
+    mine, other, again = hints.subscribe("pool:a"), hints.subscribe("pool:b"), hints.subscribe("pool:a")
+    hints.publish("pool:a")
+    assert (mine.is_set(), other.is_set(), again.is_set()) == (True, False, True)
+
+
+async def test_a_listener_that_has_gone_is_forgotten(rota_kit: RotaKit) -> None:
+    hints = Hints(rota_kit.database, rota_kit.clock)
+    for _ in range(100):
+        hints.subscribe("pool:a")
+    assert len(hints._listeners) <= 1
+
+
+async def test_hints_are_coalesced_and_sent_on_their_own(rota_kit: RotaKit) -> None:
+    """A thousand hints on two topics between two sendings are two notifications."""
+    clock, heard, told = WatchedClock(), list[str](), asyncio.Event()
+
+    def hear(topic: str) -> None:
+        heard.append(topic)
+        if topic == "last":
+            told.set()
+
+    hints = Hints(rota_kit.database, clock)
+    async with rota_kit.database.listening(CHANNEL, hear), running(hints, listen=False):
+        await clock.until_begun(1)
+        for _ in range(500):
+            hints.publish("pool:a")
+            hints.publish("pool:b")
+        await clock.until_begun(2)
+        hints.publish("last")
+        clock.advance(timedelta(seconds=1 / HINTS_PER_SECOND))
+        async with asyncio.timeout(20):
+            await told.wait()
+    assert sorted(heard[:-1]) == ["pool:a", "pool:b"]
+
+
+async def test_another_process_hears_of_new_schedules_and_of_runs(rota_kit: RotaKit) -> None:
+    """Two processes: what one defines and makes wakes the other's timer and worker."""
+    here, there = WatchedClock(), WatchedClock()
+    async with await Database.connect(rota_kit.dsn, size=2, reserved=1) as database:
+        far = Hints(database, there)
+        schedules, pool = far.subscribe(SCHEDULES), far.subscribe(pool_topic("default"))
+        async with running(far, listen=True):
+            await there.until_begun(2)  # one waits for hints to send, one for the connection to end
+            near = rota_kit.rota.hints
+            near._clock = here  # the sender's waits are the test's to see
+            async with running(near, listen=False):
+                await rota_kit.put(every("10s"))
+                async with asyncio.timeout(20):
+                    await schedules.wait()
+                assert not pool.is_set()
+                await rota_kit.advance(10)
+                here.advance(1)
+                async with asyncio.timeout(20):
+                    await pool.wait()
+
+
+async def test_a_listener_whose_connection_is_killed_listens_again(rota_kit: RotaKit) -> None:
+    clock = WatchedClock()
+    async with await Database.connect(rota_kit.dsn, size=2, reserved=1) as database:
+        hints = Hints(database, clock)
+        hint = hints.subscribe("pool:a")
+        async with running(hints, listen=True):
+            await clock.until_begun(2)
+            async with administrator(rota_kit) as admin:
+                await kill_backends(admin, rota_kit.dsn)
+            # It waits a moment before it connects again, then for the connection to end.
+            await clock.until_begun(3)
+            begun = clock.begun
+            clock.advance(2)
+            await clock.until_begun(begun + 2)
+            await rota_kit.database.fetch(_send(), topic="pool:a")
+            async with asyncio.timeout(20):
+                await hint.wait()
+
+
+def _send() -> "object":
+    from rota.store.statements import upkeep
+
+    return upkeep.send_hint
+
+
+async def test_a_hint_that_cannot_be_sent_is_lost_and_ends_nothing(rota_kit: RotaKit) -> None:
+    clock = WatchedClock()
+    database = await Database.connect(rota_kit.dsn, size=1, reserved=1)
+    hints = Hints(database, clock)
+    async with running(hints, listen=False):
+        await clock.until_begun(1)
+        await database.close()
+        hints.publish("pool:a")
+        await clock.until_begun(2)
+
+
+async def test_nothing_depends_on_a_hint(rota_kit: RotaKit) -> None:
+    """With every hint lost, polling finds the schedule, the run and its retry."""
+    await rota_kit.put(every("10s"))
+    for _ in range(11):
+        rota_kit.clock.advance(await rota_kit.process.scheduler.pause())
+        await rota_kit.tick()
+    await (await rota_kit.worker("w-1", handlers=["h"]).claim_one()).succeed()

@@ -1,0 +1,316 @@
+"""Connections: the two lanes, statements that do not come back, killed backends, and errors by SQLSTATE."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import asyncpg
+import pytest
+
+from rota.clock import DatabaseClock
+from rota.domain.attempt import success
+from rota.errors import CommitUnknown, DatabaseUnavailable, InvalidInput
+from rota.store import claims
+from rota.store import database as module
+from rota.store.admin import with_database
+from rota.store.database import Database, Lane, MissingPartition, repeat, translate
+from rota.store.statements import Statement, upkeep
+from rota.store.statements import claims as sql
+from rota.testing import RotaKit
+from tests.store.stage import Impatient, leased, outsider, uncommitted, until, until_gone, until_waiting_for
+
+HOLD = "SELECT FROM rota.lease FOR UPDATE"
+PID = Statement(name="pid", doc="", text="SELECT pg_backend_pid() AS pid", parameters=())
+
+
+async def pid_of(database: Database, lane: Lane = Lane.WORK) -> int:
+    [row] = await database.fetch(PID, lane=lane)
+    pid: int = row["pid"]
+    return pid
+
+
+def columns(key: Any) -> dict[str, Any]:
+    return {
+        "shards": [key.shard], "job_uids": [key.job_uid], "slots": [key.scheduled_for], "tokens": [key.token],
+    }  # fmt: skip
+
+
+# lanes ------------------------------------------------------------------------------------------------------------
+
+
+async def test_renewals_and_reports_do_not_wait_behind_work_that_has_taken_every_connection(rota_kit: RotaKit) -> None:
+    claim, now = await leased(rota_kit), rota_kit.clock.now()
+    async with (
+        await Database.connect(rota_kit.dsn, size=2, reserved=1) as database,
+        database.transaction(),
+        database.transaction(),
+    ):
+        assert await claims.renew(database, [claim.key], now=now)
+        assert await claims.settle(database, [success(claim.key, now=now)], now=now) == {claim.key.token}
+        assert await claims.recorded(database, [claim.key])
+
+
+async def test_work_without_a_free_connection_is_refused_after_a_while(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ACQUIRE_TIMEOUT", 0.05)
+    async with await Database.connect(dsn, size=1) as database:
+        async with database.transaction():
+            with pytest.raises(DatabaseUnavailable, match="acquire: TimeoutError") as refused:
+                await pid_of(database)
+        assert not isinstance(refused.value, CommitUnknown), "nothing was sent"
+        assert await pid_of(database)
+
+
+# statements that do not come back ---------------------------------------------------------------------------------
+
+
+async def test_a_statement_that_takes_too_long_is_in_doubt_and_never_cancelled(rota_kit: RotaKit) -> None:
+    claim, now = await leased(rota_kit), rota_kit.clock.now()
+    async with await Database.connect(rota_kit.dsn, size=1, reserved=1) as database:
+        pid = await pid_of(database, Lane.URGENT)
+        async with uncommitted(rota_kit.dsn, HOLD) as other:
+            with pytest.raises(CommitUnknown, match=r"renew_leases gave no answer within 0\.2 s"):
+                await database.fetch(
+                    sql.renew_leases, lane=Lane.URGENT, within=0.2, now=now + claim.lease_duration,
+                    **columns(claim.key),
+                )  # fmt: skip
+            assert await until_waiting_for(other) == [pid], "the server still works on it"
+            assert await pid_of(database, Lane.URGENT) != pid, "the pool goes on with a new connection"
+            await other.execute("COMMIT")
+            await until_gone(other, pid)
+        [run] = await rota_kit.runs("job")
+        assert run.lease_expires_at == now + 2 * claim.lease_duration, "it was done all the same"
+        assert await claims.renew(database, [claim.key], now=now)
+
+
+async def test_a_caller_that_is_cancelled_leaves_its_statement_to_the_server(rota_kit: RotaKit) -> None:
+    claim, now = await leased(rota_kit), rota_kit.clock.now()
+    async with await Database.connect(rota_kit.dsn, size=1, reserved=1) as database:
+        async with uncommitted(rota_kit.dsn, HOLD) as other:
+            settling = asyncio.create_task(claims.settle(database, [success(claim.key, now=now)], now=now))
+            [pid] = await until_waiting_for(other)
+            settling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await settling
+            assert await until_waiting_for(other) == [pid]
+            await other.execute("COMMIT")
+            await until_gone(other, pid)
+        assert await claims.recorded(database, [claim.key])
+
+
+async def test_a_commit_that_takes_too_long_is_in_doubt(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await Database.connect(dsn, size=1) as database, outsider(dsn) as other:
+        # A deferred check that waits for a lock makes COMMIT itself wait.
+        await other.execute(
+            "CREATE TABLE slow (n int); CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$;"
+            "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION wait()"
+        )
+        await other.execute("SELECT pg_advisory_lock(7)")
+        monkeypatch.setattr(module, "STATEMENT_TIMEOUT", 0.2)
+        with pytest.raises(CommitUnknown, match="commit gave no answer"):
+            async with database.transaction() as tx:
+                await tx._raw.execute("INSERT INTO slow VALUES (1)")
+        [pid] = await until_waiting_for(other)
+        assert await pid_of(database) != pid
+        await other.execute("SELECT pg_advisory_unlock(7)")
+        await until_gone(other, pid)
+        assert await other.fetchval("SELECT count(*) FROM slow") == 1
+
+
+# killed backends --------------------------------------------------------------------------------------------------
+
+
+async def test_a_backend_killed_in_a_statement_leaves_the_commit_in_doubt_and_the_next_call_works(
+    rota_kit: RotaKit,
+) -> None:
+    claim, now = await leased(rota_kit), rota_kit.clock.now()
+    async with await Database.connect(rota_kit.dsn, size=1, reserved=1) as database:
+        async with uncommitted(rota_kit.dsn, HOLD) as other:
+            settling = asyncio.create_task(claims.settle(database, [success(claim.key, now=now)], now=now))
+            [pid] = await until_waiting_for(other)
+            await other.execute(f"SELECT pg_terminate_backend({pid})")
+            with pytest.raises(CommitUnknown, match="settle_attempts: the connection ended"):
+                await settling
+        assert await claims.settle(database, [success(claim.key, now=now)], now=now) == {claim.key.token}
+
+
+async def test_idle_backends_that_were_killed_cost_a_repeatable_call_nothing(rota_kit: RotaKit) -> None:
+    async with await Database.connect(rota_kit.dsn, size=3, reserved=1) as database, outsider(rota_kit.dsn) as other:
+        for _ in range(5):
+            for lane in Lane:
+                pid = await pid_of(database, lane)
+                await other.execute(f"SELECT pg_terminate_backend({pid})")
+                await until_gone(other, pid)
+                assert await repeat(partial(pid_of, database, lane), clock=Impatient(), tries=2) != pid
+
+
+async def test_a_backend_killed_in_a_transaction_takes_it_back(dsn: str) -> None:
+    async with await Database.connect(dsn, size=1, reserved=1) as database, outsider(dsn) as other:
+
+        async def change() -> None:
+            async with database.transaction() as tx:
+                [row] = await tx.fetch(PID)
+                await tx._raw.execute("DELETE FROM rota.shard")
+                await other.execute(f"SELECT pg_terminate_backend({row['pid']})")
+                await until_gone(other, row["pid"])
+                await tx.fetch(PID)
+
+        with pytest.raises(DatabaseUnavailable):
+            await change()
+        assert await other.fetchval("SELECT count(*) FROM rota.shard") == 64
+        assert await pid_of(database)
+
+
+# transactions -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_block_that_fails_takes_everything_back_and_the_connection_is_used_again(dsn: str) -> None:
+    async with await Database.connect(dsn, size=1) as database, outsider(dsn) as other:
+        pid = await pid_of(database)
+
+        async def change(then: Statement | InvalidInput) -> None:
+            async with database.transaction() as tx:
+                await tx._raw.execute("DELETE FROM rota.shard")
+                if isinstance(then, InvalidInput):
+                    raise then
+                await tx.fetch(then)
+
+        with pytest.raises(InvalidInput, match="field: no"):
+            await change(InvalidInput("field", "no"))
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await change(Statement(name="divide", doc="", text="SELECT 1 / 0", parameters=()))
+        assert await other.fetchval("SELECT count(*) FROM rota.shard") == 64
+        assert await pid_of(database) == pid
+
+
+# opening and closing ----------------------------------------------------------------------------------------------
+
+
+async def test_closing_ends_every_connection_also_one_that_is_still_lent(dsn: str) -> None:
+    async with outsider(dsn) as other:
+        database = await Database.connect(dsn, size=2, reserved=1, name="to-be-closed")
+        lent = database.transaction()
+        tx = await lent.__aenter__()
+        await database.close(within=0.05)
+
+        async def look() -> bool:
+            count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'to-be-closed'"
+            return not await other.fetchval(count)
+
+        await until(look)
+        with pytest.raises(DatabaseUnavailable):
+            await tx.fetch(PID)
+        with pytest.raises(DatabaseUnavailable):
+            await lent.__aexit__(None, None, None)
+        with pytest.raises(DatabaseUnavailable, match="pool is closed"):
+            await pid_of(database)
+
+
+async def test_a_server_that_is_not_there_is_unavailable_and_no_commit_is_in_doubt(dsn: str) -> None:
+    for nowhere in (with_database(dsn, "nowhere") + "0", "postgresql://rota@127.0.0.1:1/rota"):
+        with pytest.raises((DatabaseUnavailable, asyncpg.InvalidCatalogNameError)) as refused:
+            await Database.connect(nowhere)
+        assert not isinstance(refused.value, CommitUnknown)
+
+
+async def test_a_primary_that_takes_no_writes_is_refused(dsn: str) -> None:
+    async with outsider(dsn) as other:
+        await other.execute(f"ALTER DATABASE {await other.fetchval('SELECT current_database()')}"
+                            " SET default_transaction_read_only = on")  # fmt: skip
+    with pytest.raises(DatabaseUnavailable):
+        await Database.connect(dsn)
+
+
+async def test_the_clock_is_measured_against_the_server(dsn: str) -> None:
+    clock = DatabaseClock()
+    async with await Database.connect(dsn) as database:
+        await database.measure(clock)
+        [row] = await database.fetch(upkeep.database_now)
+    assert abs((clock.now() - row["now"]).total_seconds()) < 1
+
+
+async def test_listeners_hear_and_learn_that_their_connection_is_gone(dsn: str) -> None:
+    heard: list[str] = []
+    async with await Database.connect(dsn) as database, database.listening("rota_hint", heard.append) as gone:
+        await database.fetch(upkeep.send_hint, topic="pool:default")
+
+        async def look() -> bool:
+            return heard == ["pool:default"]
+
+        await until(look)
+        async with outsider(dsn) as other:
+            await other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+                " AND datname = current_database()"
+            )
+        async with asyncio.timeout(10):
+            await gone.wait()
+
+
+# errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(module.TRANSIENT - {"57P01", "57P02"}))
+def test_a_state_that_passes_by_itself_is_unavailable(state: str) -> None:
+    found = translate(asyncpg.PostgresError.new({"C": state, "M": "no"}), "x")
+    assert type(found) is DatabaseUnavailable
+
+
+@pytest.mark.parametrize("state", ["08000", "08003", "08006", "08007", "57P01", "57P02"])
+def test_a_connection_that_ended_leaves_the_commit_in_doubt_if_something_was_sent(state: str) -> None:
+    error = asyncpg.PostgresError.new({"C": state, "M": "no"})
+    assert type(translate(error, "x")) is CommitUnknown
+    assert type(translate(error, "x", sent=False)) is DatabaseUnavailable
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionResetError(104, "reset"), CommitUnknown),
+        (TimeoutError(), DatabaseUnavailable),
+        (OSError(113, "no route"), DatabaseUnavailable),
+        (asyncpg.InterfaceError("closed"), DatabaseUnavailable),
+        (CommitUnknown("x"), CommitUnknown),
+    ],
+)
+def test_trouble_of_the_driver_and_the_network_is_told_apart(error: Exception, kind: type[Exception]) -> None:
+    assert type(translate(error, "x")) is kind
+
+
+@pytest.mark.parametrize("state", ["42601", "42P01", "23505", "22012", "42501", "XX000"])
+def test_a_programming_error_stays_what_it_is(state: str) -> None:
+    error = asyncpg.PostgresError.new({"C": state, "M": "no"})
+    assert translate(error, "x") is error
+
+
+def test_a_missing_partition_is_told_from_a_broken_check() -> None:
+    assert isinstance(translate(asyncpg.PostgresError.new({"C": "23514", "M": "no partition"}), "x"), MissingPartition)
+    broken = asyncpg.PostgresError.new({"C": "23514", "M": "no", "n": "job_priority_check"})
+    assert translate(broken, "x") is broken
+
+
+async def test_repeating_stops_after_its_tries_with_the_last_error() -> None:
+    clock, calls = Impatient(), list[float]()
+
+    async def fail() -> None:
+        calls.append(clock.monotonic())
+        raise DatabaseUnavailable(f"call {len(calls)}")
+
+    with pytest.raises(DatabaseUnavailable, match="call 4"):
+        await repeat(fail, clock=clock, tries=4, first_wait=1)
+    assert calls == [0, 1, 3, 7]
+
+
+async def test_only_what_passes_by_itself_is_repeated() -> None:
+    calls = list[int]()
+
+    async def fail() -> None:
+        calls.append(1)
+        raise InvalidInput("field", "no")
+
+    with pytest.raises(InvalidInput):
+        await repeat(fail, clock=Impatient())
+    assert len(calls) == 1

@@ -1,0 +1,170 @@
+"""Bringing a schema up to date: from nothing, again, by many at once, interrupted, and never past what it knows."""
+
+import asyncio
+import sys
+from typing import Any, NamedTuple
+
+import asyncpg
+import pytest
+
+from rota.clock import ManualClock
+from rota.errors import DatabaseUnavailable, SchemaMismatch
+from rota.store import migrate as module
+from rota.store.migrate import Migration, check_schema, known_migrations, migrate, schema_version
+from tests.store.stage import outsider, uncommitted
+
+NOW = ManualClock().now()
+SECOND = Migration(version=2, name="second", sql="CREATE TABLE rota.second (n int);")
+BROKEN = Migration(version=2, name="second", sql="CREATE TABLE rota.second (n int); SELECT 1 / 0;")
+LATEST = len(known_migrations())
+
+
+def know(monkeypatch: pytest.MonkeyPatch, *steps: Migration) -> None:
+    """Let the program know these steps on top of the first one."""
+    known = [known_migrations()[0], *steps]
+    monkeypatch.setattr(module, "known_migrations", lambda: known)
+
+
+async def test_from_nothing_to_the_latest_and_again(bare_dsn: str) -> None:
+    assert await schema_version(bare_dsn) is None
+    first = await migrate(bare_dsn, now=NOW)
+    assert (first.before, first.after, len(first.applied)) == (0, LATEST, LATEST)
+    assert first.applied[0] == "0001_house"
+    again = await migrate(bare_dsn, now=NOW)
+    assert (again.before, again.after, again.applied) == (LATEST, LATEST, ())
+    assert await schema_version(bare_dsn) == LATEST
+    await check_schema(bare_dsn)
+    async with outsider(bare_dsn) as other:
+        assert await other.fetchval("SELECT count(*) FROM rota.shard") == 64
+        assert await other.fetchval("SELECT shard_count FROM rota.cluster") == 64
+        row = await other.fetchrow("SELECT * FROM rota.migration WHERE version = 1")
+        assert (row["name"], row["checksum"], row["applied_at"]) == ("house", known_migrations()[0].checksum, NOW)
+
+
+async def test_eight_at_once_apply_each_step_once_and_all_succeed(
+    bare_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, SECOND)
+    done = await asyncio.gather(*(migrate(bare_dsn, now=NOW) for _ in range(8)))
+    assert {one.after for one in done} == {2}
+    assert sorted(step for one in done for step in one.applied) == ["0001_house", "0002_second"]
+
+
+async def test_processes_at_once_apply_each_step_once(bare_dsn: str) -> None:
+    code = (
+        "import asyncio, sys; from datetime import UTC, datetime; from rota.store.migrate import migrate\n"
+        "print(len(asyncio.run(migrate(sys.argv[1], now=datetime(2026, 1, 1, tzinfo=UTC))).applied))"
+    )
+    processes = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", code, bare_dsn, stdout=asyncio.subprocess.PIPE)
+        for _ in range(4)
+    ]
+    said = [(await process.communicate())[0].strip() for process in processes]
+    assert sorted(said) == [b"0", b"0", b"0", b"%d" % LATEST]
+
+
+async def test_a_lock_that_is_not_given_up_says_what_to_do(bare_dsn: str) -> None:
+    async with uncommitted(bare_dsn, f"SELECT pg_advisory_xact_lock({module._LOCK_KEY})"):
+        with pytest.raises(DatabaseUnavailable, match=r"another migration.* within 0\.2 s .run `rota migrate` again"):
+            await migrate(bare_dsn, now=NOW, lock_timeout=0.2)
+    assert (await migrate(bare_dsn, now=NOW)).after == LATEST
+
+
+async def test_a_table_that_is_in_use_stops_a_step_and_not_the_users(
+    bare_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(bare_dsn, now=NOW)
+    know(monkeypatch, Migration(version=2, name="second", sql="ALTER TABLE rota.job ADD COLUMN more text;"))
+    async with uncommitted(bare_dsn, "SELECT count(*) FROM rota.job"):
+        with pytest.raises(DatabaseUnavailable, match="holds a table's lock"):
+            await migrate(bare_dsn, now=NOW, lock_timeout=0.2)
+    assert (await migrate(bare_dsn, now=NOW)).applied == ("0002_second",)
+
+
+@pytest.mark.parametrize("know_two", [False, True])
+async def test_a_newer_schema_is_refused(bare_dsn: str, monkeypatch: pytest.MonkeyPatch, know_two: bool) -> None:
+    await migrate(bare_dsn, now=NOW)
+    know(monkeypatch, *([SECOND] if know_two else []))
+    async with outsider(bare_dsn) as other:
+        await other.execute("INSERT INTO rota.migration VALUES (9999, 'far', '', 'epoch')")
+    for attempt in (migrate(bare_dsn, now=NOW), check_schema(bare_dsn)):
+        with pytest.raises(SchemaMismatch, match=r"at version 9999, newer than this program.*upgrade this program"):
+            await attempt
+
+
+async def test_a_step_that_was_changed_after_it_was_applied_is_refused(
+    bare_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(bare_dsn, now=NOW)
+    changed = Migration(version=1, name="house", sql="SELECT 1;")
+    monkeypatch.setattr(module, "known_migrations", lambda: [changed, SECOND])
+    with pytest.raises(SchemaMismatch, match=r"0001_house was changed after it was applied .restore its file"):
+        await migrate(bare_dsn, now=NOW)
+
+
+async def test_an_interrupted_migration_stands_where_its_last_step_ended_and_goes_on(
+    bare_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, BROKEN)
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await migrate(bare_dsn, now=NOW)
+    assert await schema_version(bare_dsn) == 1
+    async with outsider(bare_dsn) as other:
+        assert await other.fetchval("SELECT to_regclass('rota.second')") is None, "a step is done whole or not at all"
+    with pytest.raises(SchemaMismatch, match=r"at version 1, this program needs 2 .run `rota migrate`"):
+        await check_schema(bare_dsn)
+    know(monkeypatch, SECOND)
+    done = await migrate(bare_dsn, now=NOW)
+    assert (done.before, done.after, done.applied) == (1, 2, ("0002_second",))
+
+
+async def test_a_schema_that_is_missing_is_no_schema(bare_dsn: str) -> None:
+    with pytest.raises(SchemaMismatch, match=r"at version 0, this program needs \d+ .run `rota migrate`"):
+        await check_schema(bare_dsn)
+
+
+class Version(NamedTuple):
+    major: int
+
+
+class Server:
+    """A connection's answer about its server."""
+
+    def __init__(self, major: int) -> None:
+        self._major = major
+
+    def get_server_version(self) -> Version:
+        return Version(self._major)
+
+
+@pytest.mark.parametrize("major", [9, 14, 15])
+def test_an_old_postgresql_is_refused(major: int) -> None:
+    with pytest.raises(SchemaMismatch, match=f"PostgreSQL {major} is too old .Rota needs PostgreSQL 16 or newer"):
+        module._check_server(Server(major))
+
+
+@pytest.mark.parametrize("major", [16, 17, 18, 19])
+def test_a_new_postgresql_is_taken(major: int) -> None:
+    module._check_server(Server(major))
+
+
+async def test_an_old_server_is_refused_before_anything_is_written(
+    bare_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asyncpg.Connection, "get_server_version", lambda _: Version(15))
+    with pytest.raises(SchemaMismatch, match="too old"):
+        await migrate(bare_dsn, now=NOW)
+    async with outsider(bare_dsn) as other:
+        assert await other.fetchval("SELECT to_regnamespace('rota')") is None
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    nowhere = "postgresql://rota@127.0.0.1:1/rota"
+    attempts: list[Any] = [migrate(nowhere, now=NOW), check_schema(nowhere), schema_version(nowhere)]
+    for attempt in attempts:
+        with pytest.raises(DatabaseUnavailable):
+            await attempt
+
+
+def test_steps_are_numbered_without_a_hole() -> None:
+    assert [step.version for step in known_migrations()] == list(range(1, LATEST + 1))
