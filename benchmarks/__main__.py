@@ -5,7 +5,7 @@ import sys
 import structlog
 import uvloop
 
-from benchmarks import fleet, scale, services
+from benchmarks import fleet, recurring, scale, services, trouble
 from benchmarks.harness import Benchmark, bench, note
 
 # Name -> what runs, and whether a manual clock drives it.
@@ -20,6 +20,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, bool]] = {
     "lifecycle": (fleet.lifecycle, False),
     "pickup": (fleet.pickup, False),
     "start_delay": (fleet.start_delay, False),
+    "every_second": (recurring.every_second, False),
+    "one_minute": (recurring.one_minute, False),
+    "pinned": (trouble.pinned, True),
+    "restart": (trouble.restart, False),
 }
 
 

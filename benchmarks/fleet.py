@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 from benchmarks.harness import STOPWATCH, Bench, make_jobs, note, percentile
 from benchmarks.scale import MILLION
@@ -193,8 +192,10 @@ async def hold_leases(b: Bench, count: int) -> list[LeaseKey]:
         """WITH held AS (SELECT shard, job_uid FROM rota.job ORDER BY job_uid LIMIT $2),
              made AS (INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
                SELECT shard, job_uid, date_trunc('hour', $1::timestamptz), $1, 'manual' FROM held RETURNING *)
-           INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
-           SELECT shard, job_uid, scheduled_for, gen_random_uuid(), $1, $1::timestamptz + interval '10 min', 600000, 1, 'other'
+           INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt,
+             worker_id)
+           SELECT shard, job_uid, scheduled_for, gen_random_uuid(), $1, $1::timestamptz + interval '10 min', 600000, 1,
+             'other'
              FROM made RETURNING shard, job_uid, scheduled_for, token""",
         b.clock.now(), count,
     )  # fmt: skip

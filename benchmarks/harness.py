@@ -14,7 +14,7 @@ from typing import Any
 from rota.assembly import Rota, assemble
 from rota.clock import Clock, DatabaseClock, ManualClock, SystemClock
 from rota.settings import Settings
-from rota.store.database import Database
+from rota.store.database import Database, Lane
 from rota.store.embedded import EmbeddedServer
 from rota.store.migrate import migrate
 
@@ -32,6 +32,7 @@ class Bench:
     rota: Rota
     clock: Clock
     name: str
+    server: EmbeddedServer
 
     def say(self, measure: str, value: float, unit: str) -> None:
         """Print one figure."""
@@ -42,10 +43,14 @@ class Bench:
         async with self.rota.database.transaction() as tx:
             return await tx._raw.fetch(sql, *values)
 
+    async def flush_statistics(self) -> None:
+        """Let the connections that renew and report hand in their statistics now."""
+        async with self.rota.database.transaction(lane=Lane.URGENT) as tx:
+            await tx._raw.fetch("SELECT pg_stat_force_next_flush()")
+
     async def settle(self) -> None:
         """Vacuum, analyze and checkpoint, so that one benchmark's setup is not another's noise."""
-        raw = self.rota.database._pools[next(iter(self.rota.database._pools))]
-        async with raw.acquire() as connection:
+        async with self.rota.database._pools[Lane.WORK].acquire() as connection:
             await connection.execute("VACUUM ANALYZE")
             await connection.execute("CHECKPOINT")
 
@@ -66,7 +71,7 @@ async def bench(name: str, *, manual: bool) -> AsyncIterator[Bench]:
                     clock = DatabaseClock()
                     await database.measure(clock)
                 rota = assemble(Settings(), dsn=server.dsn, database=database, clock=clock)
-                yield Bench(rota=rota, clock=clock, name=name)
+                yield Bench(rota=rota, clock=clock, name=name, server=server)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -94,7 +94,7 @@ async def heartbeats(b: Bench) -> None:
     b.say("round", spent / rounds * 1000, "ms")
     b.say("share_of_core", spent / rounds / 10 * 100, "%")
     b.say("wal", (await wal(b) - before) / rounds / count, "bytes/renewal")
-    await b.execute("SELECT pg_stat_force_next_flush()")
+    await b.flush_statistics()
     [row] = await b.execute(
         "SELECT n_tup_hot_upd::float / greatest(n_tup_upd, 1) AS hot FROM pg_stat_user_tables WHERE relname = 'lease'"
     )

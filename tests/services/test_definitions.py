@@ -50,7 +50,8 @@ async def test_a_new_job_makes_no_history_for_a_start_in_the_past(rota_kit: Rota
 
 async def test_the_same_put_changes_nothing(rota_kit: RotaKit) -> None:
     job = Job(
-        job_id="tick", handler="h", schedule=rota.cron("0 2 * * *", tz="Europe/Berlin", end=datetime(2030, 1, 1, tzinfo=UTC)),
+        job_id="tick", handler="h",
+        schedule=rota.cron("0 2 * * *", tz="Europe/Berlin", end=datetime(2030, 1, 1, tzinfo=UTC)),
         payload={"n": 1.5, "deep": [{"x": None}], "big": 10**20}, retry=rota.retry(initial=1.5, factor=1.1, jitter=0.3),
         misfire=rota.catch_up(7), labels={"team": "billing"}, start_deadline=HOUR, jitter=MINUTE, description="é",
     )  # fmt: skip
@@ -386,13 +387,16 @@ async def test_pages_follow_each_other_without_gap_or_repeat(rota_kit: RotaKit) 
 async def test_next_slots_computed_by_old_tz_data_are_computed_anew(rota_kit: RotaKit) -> None:
     """B36: as if an older release had put Berlin's 02:00 an hour elsewhere; paused jobs are corrected too."""
     berlin = rota.cron("0 2 * * *", tz="Europe/Berlin")
-    await rota_kit.put(*(Job(job_id=name, handler="h", schedule=berlin) for name in ("early", "late", "paused", "right")))
+    await rota_kit.put(
+        *(Job(job_id=name, handler="h", schedule=berlin) for name in ("early", "late", "paused", "right"))
+    )
     await rota_kit.definitions.pause("paused", tenant_id="default", reason="a look")
     right = START + HOUR
     await execute(
         rota_kit,
-        """UPDATE rota.schedule s SET next_slot = m.at, next_run_at = CASE WHEN next_run_at IS NULL THEN NULL ELSE m.at END
-             FROM (SELECT shard, job_uid, CASE job_id WHEN 'early' THEN $1::timestamptz WHEN 'right' THEN $2 ELSE $3 END AS at
+        """UPDATE rota.schedule s SET next_slot = m.at, next_run_at = CASE WHEN next_run_at IS NOT NULL THEN m.at END
+             FROM (SELECT shard, job_uid,
+                          CASE job_id WHEN 'early' THEN $1::timestamptz WHEN 'right' THEN $2 ELSE $3 END AS at
                      FROM rota.job) m WHERE (s.shard, s.job_uid) = (m.shard, m.job_uid)""",
         right - MINUTE, right, right + HOUR,
     )  # fmt: skip

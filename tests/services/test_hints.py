@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from rota.services.hints import CHANNEL, HINTS_PER_SECOND, SCHEDULES, Hints, pool_topic
 from rota.store.database import Database
+from rota.store.statements import upkeep
 from rota.testing import RotaKit
 from tests.services.stories import WatchedClock, administrator, every, kill_backends
 
@@ -97,15 +98,9 @@ async def test_a_listener_whose_connection_is_killed_listens_again(rota_kit: Rot
             begun = clock.begun
             clock.advance(2)
             await clock.until_begun(begun + 2)
-            await rota_kit.database.fetch(_send(), topic="pool:a")
+            await rota_kit.database.fetch(upkeep.send_hint, topic="pool:a")
             async with asyncio.timeout(20):
                 await hint.wait()
-
-
-def _send() -> "object":
-    from rota.store.statements import upkeep
-
-    return upkeep.send_hint
 
 
 async def test_a_hint_that_cannot_be_sent_is_lost_and_ends_nothing(rota_kit: RotaKit) -> None:

@@ -59,9 +59,7 @@ async def test_a_full_batch_that_may_not_be_taken_hides_no_lease_behind_it(rota_
     async with outage(rota_kit):
         for _ in range(3):
             rota_kit.clock.advance(20 * MINUTE)
-            rota_kit.process.owned.hold(
-                rota_kit.process.keeper._epochs, expires_at=rota_kit.clock.now() + TEN_SECONDS
-            )
+            rota_kit.process.owned.hold(rota_kit.process.keeper._epochs, expires_at=rota_kit.clock.now() + TEN_SECONDS)
             with pytest.raises(DatabaseUnavailable):
                 await rota_kit.process.reaper.tick()
     rota_kit.clock.advance(5 * MINUTE)
@@ -109,7 +107,7 @@ async def test_after_an_outage_nobody_is_reaped_until_a_lease_has_passed(rota_ki
 
 
 async def test_an_outage_that_also_costs_the_shards_is_still_an_outage(rota_kit: RotaKit) -> None:
-    """B71: shards are lost before leases are; a reaper without shards has nobody to ask and must not take that for an answer."""
+    """B71: shards are lost before leases are; that a reaper without shards has nothing to ask is no answer."""
     await rota_kit.put(Job(job_id="tick", handler="h", lease_duration=30 * SECOND))
     await rota_kit.on_demand.trigger("tick", tenant_id="default")
     await rota_kit.tick()

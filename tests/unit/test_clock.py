@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota import clock as clock_module
 from rota.clock import DatabaseClock, ManualClock, SystemClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -123,7 +122,7 @@ class Host:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.elapsed = 1000.0
-        monkeypatch.setattr(clock_module.time, "monotonic", lambda: self.elapsed)
+        monkeypatch.setattr("rota.clock.time.monotonic", lambda: self.elapsed)
 
     def measure(self, clock: DatabaseClock, truth: datetime, *, there: float = 0.0, back: float = 0.0) -> None:
         """Ask the primary, whose clock shows `truth` when the question arrives; each way takes its time."""

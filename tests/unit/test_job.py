@@ -273,8 +273,10 @@ schedules: st.SearchStrategy[Schedule | None] = st.sampled_from(
     ]
 )
 misfires: st.SearchStrategy[Misfire] = st.one_of(
-    st.just(Skip()), st.just(FireOnce()), st.builds(CatchUp, st.integers(1, 1000), whole(MILLISECOND, timedelta(days=900)))
-)  # fmt: skip
+    st.just(Skip()),
+    st.just(FireOnce()),
+    st.builds(CatchUp, st.integers(1, 1000), whole(MILLISECOND, timedelta(days=900))),
+)
 
 
 @given(

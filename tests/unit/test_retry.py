@@ -1,6 +1,7 @@
 """Backoff: the cap is a promise, the seed decides, and no attempt number is too great."""
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def test_different_seeds_spread_a_herd_over_the_whole_share() -> None:
     waits = sorted(policy.delay_after(1, seed=number.to_bytes(4)) for number in range(1000))
     assert waits[0] < 51 * SECOND
     assert waits[-1] > 99 * SECOND
-    assert max(later - earlier for earlier, later in zip(waits, waits[1:], strict=False)) < SECOND
+    assert max(later - earlier for earlier, later in pairwise(waits)) < SECOND
 
 
 @given(policies())

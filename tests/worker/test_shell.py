@@ -99,7 +99,7 @@ async def test_something_left_in_the_background_does_not_hold_the_run(
         ({"command": "true", "stdin": 1}, "payload.stdin: must be a text or null"),
         ({"command": "true", "environment": ["A=1"]}, "payload.environment: must be an object of texts"),
         ({"command": "true", "environment": {"A=B": "1"}}, "payload.environment: 'A=B' must be a name with a text"),
-        ({"command": "true", "user": "root"}, "payload: unknown key 'user'"),
+        ({"command": "true", "cwd": "/"}, "payload: unknown key 'cwd'"),
     ],
 )
 async def test_a_payload_that_is_no_command_is_given_up(

@@ -28,7 +28,8 @@ class ShardKeeper:
         self._owned = owned
         self._version = version
         self._tzdata = tzdata
-        self._epochs: dict[int, int] | None = None
+        self._epochs: dict[int, int] = {}
+        self._is_new = True
 
     async def tick(self) -> bool:
         """Renew what is ours, give surplus up, take what is free and our share. Never more at once."""
@@ -61,8 +62,10 @@ class ShardKeeper:
 
     async def _keep(self, *, expires_at: datetime) -> dict[int, int]:
         """Extend what is ours; at the first tick that is what a predecessor of our name left behind."""
-        if self._epochs is None:
-            return await shards.adopt(self._database, self.scheduler_id, expires_at=expires_at)
+        if self._is_new:
+            adopted = await shards.adopt(self._database, self.scheduler_id, expires_at=expires_at)
+            self._is_new = False
+            return adopted
         kept = await shards.renew(self._database, self.scheduler_id, self._epochs, expires_at=expires_at)
         if lost := self._epochs.keys() - kept.keys():
             log.warning("shards.lost", scheduler=self.scheduler_id, shards=sorted(lost))
@@ -76,6 +79,6 @@ class ShardKeeper:
         """Give all shards up and say goodbye, so that nobody waits for our lease to end."""
         now = self._clock.now()
         self._owned.hold({}, expires_at=now)
-        await shards.release(self._database, self.scheduler_id, list(self._epochs or ()), now=now)
+        await shards.release(self._database, self.scheduler_id, list(self._epochs), now=now)
         await shards.forget(self._database, self.scheduler_id)
         self._epochs = {}

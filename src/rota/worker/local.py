@@ -73,7 +73,9 @@ class LocalDesk:
         await workers.retire(self._database, worker.instance)
 
     async def wait_for_work(self, worker: WorkerInfo, *, timeout: float) -> None:
-        hint = self._ready.setdefault(worker.pool, self._hints.subscribe(pool_topic(worker.pool)))
+        hint = self._ready.get(worker.pool)
+        if hint is None:
+            hint = self._ready[worker.pool] = self._hints.subscribe(pool_topic(worker.pool))
         await self._clock.wait(hint, timeout)
         hint.clear()
 
