@@ -23,7 +23,8 @@ SCAN_BATCH: Final = 1024
 """About how many due schedules one tick reads; every shard gets an equal part of it."""
 WRITE_BATCH: Final = 1000
 """The most runs that one statement makes, unless a single schedule's catch-up alone makes more."""
-GATE_BATCH: Final = 1024
+FULL_SCAN_INTERVAL: Final = 1.0
+"""Seconds after which a tick looks below its floor again: a resumed job's slot, or a late commit, lies there."""
 SET_BACK: Final = timedelta(seconds=5)
 """A clock that reads this much less than before was set back: slots computed by the later time are computed anew."""
 IDLE: Final = 1.0
@@ -45,6 +46,7 @@ class Scheduler:
         self._hints = hints
         self._latest = datetime.min.replace(tzinfo=UTC)
         self._doubtful: set[int] = set()
+        self._floor = _Floor()
 
     async def tick(self) -> bool:
         """Make the runs of one batch of due slots and open the gates whose time has come."""
@@ -54,23 +56,28 @@ class Scheduler:
             return False
         shards = sorted(epochs)
         await self._recompute_after_step(shards, now=now)
-        per_shard = max(1, SCAN_BATCH // len(shards))
-        due = await store.due_schedules(self._database, shards, now=now, per_shard=per_shard)
+        # Everything up to here is made or seen when this tick ends well; until then the next one starts from below.
+        floor = self._floor.take(shards, monotonic=self._clock.monotonic())
+        part = max(1, SCAN_BATCH // len(shards))
+        due = await store.due_schedules(self._database, shards, now=now, per_shard=part, floor=floor)
         advances = await self._decide(due, now=now)
+        whole = len(advances) == len(due)
         for batch in _batches(advances):
-            await self._write(batch, epochs=epochs, now=now)
-        per_shard_gates = max(1, GATE_BATCH // len(shards))
-        opened = await store.open_due_gates(self._database, shards, now=now, per_shard=per_shard_gates)
+            whole &= await self._write(batch, epochs=epochs, now=now)
+        opened = await store.open_due_gates(self._database, shards, now=now, per_shard=part, floor=floor)
         for pool in set(opened):
             self._hints.publish(pool_topic(pool))
-        # A shard that filled its part of the scan may hold more.
-        return _fullest(due) >= per_shard or len(opened) >= per_shard_gates or bool(self._doubtful)
+        # A shard that filled its part of a scan may hold more.
+        more = _fullest(due) >= part or len(opened) >= part
+        if whole and not more:
+            self._floor.rise(now)
+        return more or bool(self._doubtful)
 
     async def pause(self) -> float:
         """Return the seconds until the next slot or gate of ours, at most IDLE."""
         now = self._clock.now()
         shards = self._owned.shards(now=now)
-        at = await store.next_due(self._database, shards) if shards else None
+        at = await store.next_due(self._database, shards, floor=self._floor.now) if shards else None
         if at is None:
             return IDLE
         # A millisecond on top: the event loop's timers are coarser than the clock, and an early look finds nothing.
@@ -82,6 +89,7 @@ class Scheduler:
             log.warning("clock.set_back", scheduler=self.scheduler_id, by=str(self._latest - now))
             self._doubtful = set(shards)
             self._latest = now
+            self._floor.drop()
         self._latest = max(self._latest, now)
         self._doubtful &= set(shards)
         if self._doubtful:
@@ -107,7 +115,8 @@ class Scheduler:
                 log.error("job.quarantined", job_id=job_id)
         return advances
 
-    async def _write(self, batch: Sequence[Advance], *, epochs: dict[int, int], now: datetime) -> None:
+    async def _write(self, batch: Sequence[Advance], *, epochs: dict[int, int], now: datetime) -> bool:
+        """Make a batch's runs; False when some of its schedules were edited or advanced by others meanwhile."""
         slots = [run.scheduled_for for step in batch for run in step.runs]
         result = await with_partitions(
             self._database,
@@ -119,6 +128,31 @@ class Scheduler:
         if result.made:
             for pool in {step.due.pool for step in batch if step.runs}:
                 self._hints.publish(pool_topic(pool))
+        return result.advanced == len(batch)
+
+
+class _Floor:
+    """From which instant on a scan looks: all that came due before was made, but for what comes in below it later."""
+
+    def __init__(self) -> None:
+        self.now = store.BOTTOM
+        self._shards: list[int] = []
+        self._dropped_at = float("-inf")
+
+    def take(self, shards: list[int], *, monotonic: float) -> datetime:
+        """Return the floor of this scan: the bottom once in FULL_SCAN_INTERVAL, and for other shards than before."""
+        if shards != self._shards or monotonic - self._dropped_at >= FULL_SCAN_INTERVAL:
+            self._shards, self._dropped_at = shards, monotonic
+            self.drop()
+        return self.now
+
+    def rise(self, now: datetime) -> None:
+        """A scan up to `now` saw and made everything."""
+        self.now = now
+
+    def drop(self) -> None:
+        """Look at everything at the next scan."""
+        self.now = store.BOTTOM
 
 
 def _decide_rule(job: DueSchedule, *, now: datetime) -> domain.Due:

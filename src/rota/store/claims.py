@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Container, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import orjson
@@ -12,6 +12,9 @@ from rota.domain.attempt import Claim, Ended, LeaseKey, Outcome, Verdict
 from rota.domain.retry import RetryPolicy
 from rota.store.database import Database, Lane
 from rota.store.statements import claims as sql
+
+ASKS: Final = 4
+"""How often a token is asked for before it counts as lost; each miss of a good one takes another's write just then."""
 
 T = TypeVar("T")
 
@@ -40,9 +43,7 @@ async def claimed_under(database: Database, tokens: Sequence[UUID], *, worker_id
 async def renew(database: Database, keys: Sequence[LeaseKey], *, now: datetime) -> dict[UUID, datetime]:
     """Extend these leases; returns token -> expiry of those that are still held."""
     renewed: dict[UUID, datetime] = {}
-    # In the order of the key, as `settle` locks.
-    ordered = sorted(keys, key=lambda key: (key.shard, key.job_uid, key.scheduled_for))
-    for asked in _twice(ordered, renewed, token=lambda key: key.token):
+    for asked in _asked(keys, renewed, token=lambda key: key.token):
         rows = await database.fetch(sql.renew_leases, lane=Lane.URGENT, now=now, **_columns(asked))
         renewed |= {row["token"]: row["expires_at"] for row in rows}
     return renewed
@@ -77,7 +78,7 @@ async def settle(
     settled: set[UUID] = set()
     # In the order of the key, so that two batches that overlap lock alike.
     ordered = sorted(verdicts, key=lambda v: (v.key.shard, v.key.job_uid, v.key.scheduled_for))
-    for asked in _twice(ordered, settled, token=lambda verdict: verdict.key.token):
+    for asked in _asked(ordered, settled, token=lambda verdict: verdict.key.token):
         rows = await database.fetch(
             sql.settle_attempts, lane=Lane.URGENT, now=now, expired_by=expired_by,
             outcomes=[verdict.outcome for verdict in asked], errors=[verdict.error for verdict in asked],
@@ -97,16 +98,18 @@ async def recorded(database: Database, keys: Sequence[LeaseKey]) -> dict[UUID, O
     return {row["token"]: Outcome(row["outcome"]) for row in rows}
 
 
-def _twice(items: Sequence[T], found: Container[UUID], *, token: Callable[[T], UUID]) -> Iterator[list[T]]:
-    """Yield all items, then once more those whose token the caller has not `found`.
+def _asked(items: Sequence[T], found: Container[UUID], *, token: Callable[[T], UUID]) -> Iterator[list[T]]:
+    """Yield all items, then again those whose token the caller has not `found`, at most ASKS times in all.
 
     A row that another transaction updates between a statement's snapshot and its lock is locked but no longer found
-    under its old ctid, so it comes back missing although the token is good; a second snapshot sees it.
+    under its old ctid, so it comes back missing although the token is good; a new snapshot sees it.
     """
-    if items:
-        yield list(items)
-    if again := [item for item in items if token(item) not in found]:
-        yield again
+    missing = list(items)
+    for _ in range(ASKS):
+        if not missing:
+            return
+        yield missing
+        missing = [item for item in missing if token(item) not in found]
 
 
 def _columns(keys: Sequence[LeaseKey]) -> dict[str, Any]:

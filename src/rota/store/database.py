@@ -103,7 +103,7 @@ class Database:
         try:
             for lane, limit in ((Lane.WORK, size), (Lane.URGENT, reserved)):
                 pools[lane] = await asyncpg.create_pool(
-                    dsn, min_size=min(1, limit), max_size=limit, timeout=CONNECT_TIMEOUT,
+                    dsn, min_size=0, max_size=limit, timeout=CONNECT_TIMEOUT,
                     server_settings={"application_name": name}, target_session_attrs=SessionAttribute.read_write,
                     max_inactive_connection_lifetime=300.0,
                 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,6 +13,9 @@ from rota.domain.schedule import Schedule, schedule_from_json
 from rota.errors import InvalidInput, InvalidSchedule
 from rota.store.database import Database
 from rota.store.statements import due as sql
+
+BOTTOM: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""The floor of a scan that sees everything: no slot lies below it."""
 
 RULES_KEPT: Final = 65_536
 """Distinct schedules kept parsed: a herd shares its expression."""
@@ -88,10 +91,10 @@ def parse_misfire(text: str) -> Misfire:
 
 
 async def due_schedules(
-    database: Database, shards: Sequence[int], *, now: datetime, per_shard: int
+    database: Database, shards: Sequence[int], *, now: datetime, per_shard: int, floor: datetime = BOTTOM
 ) -> list[DueSchedule]:
-    """Return what is due in these shards, at most `per_shard` of each."""
-    rows = await database.fetch(sql.due_schedules, shards=shards, now=now, per_shard=per_shard)
+    """Return what came due in these shards from `floor` on, at most `per_shard` of each."""
+    rows = await database.fetch(sql.due_schedules, shards=shards, now=now, per_shard=per_shard, floor=floor)
     return [
         DueSchedule(
             shard=row["shard"],
@@ -115,9 +118,9 @@ async def due_schedules(
     ]
 
 
-async def next_due(database: Database, shards: Sequence[int]) -> datetime | None:
-    """Return the earliest instant at which these shards need a scheduler."""
-    [row] = await database.fetch(sql.next_due, shards=shards)
+async def next_due(database: Database, shards: Sequence[int], *, floor: datetime = BOTTOM) -> datetime | None:
+    """Return the earliest instant, from `floor` on, at which these shards need a scheduler."""
+    [row] = await database.fetch(sql.next_due, shards=shards, floor=floor)
     at: datetime | None = row["at"]
     return at
 
@@ -166,9 +169,11 @@ async def quarantine(database: Database, refused: Sequence[tuple[DueSchedule, st
     return [row["job_id"] for row in rows]
 
 
-async def open_due_gates(database: Database, shards: Sequence[int], *, now: datetime, per_shard: int) -> list[str]:
-    """Open the gate of runs whose time has come; returns the pool of each."""
-    rows = await database.fetch(sql.open_due_gates, shards=shards, now=now, per_shard=per_shard)
+async def open_due_gates(
+    database: Database, shards: Sequence[int], *, now: datetime, per_shard: int, floor: datetime = BOTTOM
+) -> list[str]:
+    """Open the gate of runs whose time came from `floor` on; returns the pool of each."""
+    rows = await database.fetch(sql.open_due_gates, shards=shards, now=now, per_shard=per_shard, floor=floor)
     return [row["pool"] for row in rows]
 
 

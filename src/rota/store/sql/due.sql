@@ -1,13 +1,14 @@
 -- name: due_schedules
 -- Up to $per_shard due schedules of each shard with what their decision needs. LATERAL keeps each shard on its index;
--- one ORDER BY over all shards would sort the whole backlog.
+-- one ORDER BY over all shards would sort the whole backlog. $floor keeps the scan off the index entries of slots made
+-- already, which stay as long as an old transaction pins them.
 SELECT d.shard, d.job_uid, d.next_run_at, d.next_slot, d.version,
        j.tenant_id, j.job_id, j.schedule, j.misfire, j.misfire_grace_ms, j.jitter_ms, j.overlap, j.start_deadline_ms,
        j.priority, j.pool, j.handler
   FROM unnest($shards::smallint[]) sh
  CROSS JOIN LATERAL (
        SELECT shard, job_uid, next_run_at, next_slot, version FROM rota.schedule
-        WHERE shard = sh AND next_run_at <= $now
+        WHERE shard = sh AND next_run_at >= $floor AND next_run_at <= $now
         ORDER BY next_run_at LIMIT $per_shard) d
   JOIN rota.job j ON j.shard = d.shard AND j.job_uid = d.job_uid;
 
@@ -15,10 +16,10 @@ SELECT d.shard, d.job_uid, d.next_run_at, d.next_slot, d.version,
 -- The earliest instant at which one of the shards has something to do: a slot to make or a gate to open.
 SELECT least(
   (SELECT min(d.next_run_at) FROM unnest($shards::smallint[]) sh CROSS JOIN LATERAL (
-     SELECT next_run_at FROM rota.schedule WHERE shard = sh AND next_run_at IS NOT NULL
+     SELECT next_run_at FROM rota.schedule WHERE shard = sh AND next_run_at >= $floor
       ORDER BY next_run_at LIMIT 1) d),
   (SELECT min(t.available_at) FROM unnest($shards::smallint[]) sh CROSS JOIN LATERAL (
-     SELECT available_at FROM rota.pending WHERE shard = sh AND gate = 'time'
+     SELECT available_at FROM rota.pending WHERE shard = sh AND gate = 'time' AND available_at >= $floor
       ORDER BY available_at LIMIT 1) t)) AS at;
 
 -- name: live_among
@@ -84,6 +85,7 @@ UPDATE rota.pending SET gate = 'open'
  WHERE ctid = ANY (ARRAY (
        SELECT due.ctid FROM unnest($shards::smallint[]) sh
         CROSS JOIN LATERAL (
-              SELECT p.ctid FROM rota.pending p WHERE p.shard = sh AND p.gate = 'time' AND p.available_at <= $now
+              SELECT p.ctid FROM rota.pending p
+               WHERE p.shard = sh AND p.gate = 'time' AND p.available_at >= $floor AND p.available_at <= $now
                ORDER BY p.available_at LIMIT $per_shard FOR UPDATE SKIP LOCKED) due))
 RETURNING pool;

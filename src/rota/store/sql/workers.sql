@@ -18,7 +18,8 @@ SELECT instance, worker_id, pool, handlers, concurrency, started_at, expires_at,
 
 -- name: park_unknown_handlers
 -- Put open runs that no live worker of their pool can run behind the handler gate, so that no claim scans them again
--- and again. Looks at the head of each pool that has live workers; without any, nobody scans and nothing needs parking.
+-- and again. Looks at the first $limit runs of each pool that has live workers, however deep its queue is: what nobody
+-- can run gathers there. Without live workers nobody scans, and nothing needs parking.
 WITH known AS MATERIALIZED (
   SELECT pool, array_agg(DISTINCT h) AS handlers
     FROM rota.worker CROSS JOIN LATERAL unnest(handlers) h
@@ -27,9 +28,11 @@ UPDATE rota.pending SET gate = 'handler'
  WHERE ctid = ANY (ARRAY (
        SELECT head.ctid FROM known
         CROSS JOIN LATERAL (
-              SELECT p.ctid FROM rota.pending p
-               WHERE p.pool = known.pool AND p.gate = 'open' AND p.handler <> ALL (known.handlers)
-               ORDER BY p.rank LIMIT $limit FOR UPDATE SKIP LOCKED) head))
+              SELECT p.ctid, p.handler FROM rota.pending p
+               WHERE p.pool = known.pool AND p.gate = 'open'
+               ORDER BY p.rank LIMIT $limit) head
+        WHERE head.handler <> ALL (known.handlers)))
+   AND gate = 'open'
 RETURNING handler;
 
 -- name: unpark_known_handlers
