@@ -72,6 +72,14 @@ class Fleet:
         lines = file.read_text().splitlines() if file.exists() else []
         return [parts for parts in map(str.split, lines) if parts[0] == word]
 
+    async def until_called(self, word: str, times: int, what: str) -> None:
+        """Return once handlers have noted a word that many times."""
+
+        async def enough() -> bool:
+            return len(self.calls(word)) >= times
+
+        await self.until(enough, what)
+
     async def conserved(self) -> None:
         """Hold the cluster against the conservation law."""
         checks = [await self.rota.doctor.conservation(), await self.rota.doctor.slots(limit=None)]

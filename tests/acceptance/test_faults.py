@@ -29,18 +29,12 @@ async def test_a_killed_workers_run_is_taken_up_at_once_and_not_after_its_lease(
         victim = await one.worker("victim")
         run_id = await one.rota.on_demand.trigger("long", tenant_id="default")
 
-        async def begun() -> bool:
-            return len(one.calls("begin")) == 1
-
-        await one.until(begun, "the victim has begun the run")
+        await one.until_called("begin", 1, "the victim has begun the run")
         second = await one.worker("second")
         victim.kill()
         await victim.wait()
 
-        async def begun_again() -> bool:
-            return len(one.calls("begin")) == 2
-
-        await one.until(begun_again, "the second worker has begun the run")
+        await one.until_called("begin", 2, "the second worker has begun the run")
         (tmp_path / "go").touch()
         await one.until(lambda: state_is(one, "long", "succeeded"), "the run has succeeded")
         _, attempts = await one.rota.history.run(run_id)
@@ -92,17 +86,11 @@ async def test_a_worker_stopped_past_its_lease_wakes_and_is_refused(tmp_path: Pa
         sleeper = await one.worker("sleeper")
         run_id = await one.rota.on_demand.trigger("stall", tenant_id="default")
 
-        async def begun() -> bool:
-            return len(one.calls("begin")) == 1
-
-        await one.until(begun, "the sleeper has begun the run")
+        await one.until_called("begin", 1, "the sleeper has begun the run")
         sleeper.send_signal(signal.SIGSTOP)
         await one.worker("second")
 
-        async def begun_again() -> bool:
-            return len(one.calls("begin")) == 2
-
-        await one.until(begun_again, "the run was reclaimed and begun again")
+        await one.until_called("begin", 2, "the run was reclaimed and begun again")
         (tmp_path / "go").touch()
         await one.until(lambda: state_is(one, "stall", "succeeded"), "the second attempt has succeeded")
         sleeper.send_signal(signal.SIGCONT)
@@ -132,25 +120,17 @@ async def test_postgresql_crashes_and_restarts_under_load_and_work_goes_on(tmp_p
         processes = [await one.scheduler("s-1"), await one.scheduler("s-2")]
         processes += [await one.worker("w-1"), await one.worker("w-2")]
 
-        async def more_calls(number: int, what: str) -> None:
-            goal = len(one.calls()) + number
-
-            async def reached() -> bool:
-                return len(one.calls()) >= goal
-
-            await one.until(reached, what)
-
-        await more_calls(100, "the load runs")
+        await one.until_called("call", len(one.calls()) + 100, "the load runs")
         await one.server.restart("immediate")
-        await more_calls(100, "work has resumed after a crash")
+        await one.until_called("call", len(one.calls()) + 100, "work has resumed after a crash")
         await one.server.restart("fast")
-        await more_calls(200, "work has resumed after a restart")
+        await one.until_called("call", len(one.calls()) + 200, "work has resumed after a restart")
         async with one.rota.database.transaction() as tx:
             await tx._raw.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE pid <> pg_backend_pid() AND datname = 'rota'"
             )
-        await more_calls(200, "work has resumed after all connections were killed")
+        await one.until_called("call", len(one.calls()) + 200, "work has resumed after every connection was killed")
         for job in jobs:
             await one.rota.definitions.pause(job.job_id, tenant_id="default", reason="the test ends")
 
@@ -181,10 +161,7 @@ async def test_sigterm_lets_a_run_finish_and_renewals_go_on_until_then(tmp_path:
         leaving = await one.worker("leaving", "--drain", "60")
         run_id = await one.rota.on_demand.trigger("drain", tenant_id="default")
 
-        async def begun() -> bool:
-            return len(one.calls("begin")) == 1
-
-        await one.until(begun, "the run has begun")
+        await one.until_called("begin", 1, "the run has begun")
         first_claim = (await one.rota.history.run(run_id))[0].lease_expires_at
         assert first_claim is not None
         leaving.send_signal(signal.SIGTERM)
@@ -211,10 +188,7 @@ async def test_a_second_sigterm_gives_the_runs_back_uncharged_and_leaves_at_once
         leaving = await one.worker("leaving", "--drain", "600")
         run_id = await one.rota.on_demand.trigger("leave", tenant_id="default")
 
-        async def begun() -> bool:
-            return len(one.calls("begin")) == 1
-
-        await one.until(begun, "the run has begun")
+        await one.until_called("begin", 1, "the run has begun")
         os.kill(leaving.pid, signal.SIGTERM)
 
         async def drains() -> bool:
