@@ -70,13 +70,15 @@ async def until_gone(other: Any, pid: int) -> None:
 
 
 class Watched(Database):
-    """A database that notes each statement with the number of rows in its answer."""
+    """A database that notes how many rows each answer had."""
 
-    answers: list[tuple[str, int]]
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.rows: list[int] = []
 
     async def fetch(self, statement: Any, /, **options: Any) -> list[Any]:
         rows = await super().fetch(statement, **options)
-        self.answers = [*getattr(self, "answers", []), (statement.name, len(rows))]
+        self.rows.append(len(rows))
         return rows
 
 

@@ -209,19 +209,24 @@ async def test_closing_ends_every_connection_also_one_that_is_still_lent(dsn: st
             await pid_of(database)
 
 
-async def test_a_server_that_is_not_there_is_unavailable_and_no_commit_is_in_doubt(dsn: str) -> None:
-    for nowhere in (with_database(dsn, "nowhere") + "0", "postgresql://rota@127.0.0.1:1/rota"):
-        with pytest.raises((DatabaseUnavailable, asyncpg.InvalidCatalogNameError)) as refused:
-            await Database.connect(nowhere)
+async def visit(dsn: str) -> int:
+    async with await Database.connect(dsn, size=1, reserved=1) as database:
+        return await pid_of(database)
+
+
+async def test_a_server_or_database_that_is_not_there_is_unavailable_and_no_commit_is_in_doubt(dsn: str) -> None:
+    for nowhere in (with_database(dsn, "nowhere"), "postgresql://rota@127.0.0.1:1/rota"):
+        with pytest.raises(DatabaseUnavailable) as refused:
+            await visit(nowhere)
         assert not isinstance(refused.value, CommitUnknown)
 
 
 async def test_a_primary_that_takes_no_writes_is_refused(dsn: str) -> None:
     async with outsider(dsn) as other:
-        await other.execute(f"ALTER DATABASE {await other.fetchval('SELECT current_database()')}"
-                            " SET default_transaction_read_only = on")  # fmt: skip
+        name = await other.fetchval("SELECT current_database()")
+        await other.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     with pytest.raises(DatabaseUnavailable):
-        await Database.connect(dsn)
+        await visit(dsn)
 
 
 async def test_the_clock_is_measured_against_the_server(dsn: str) -> None:

@@ -66,12 +66,19 @@ async def test_a_run_triggered_at_a_far_slot_is_made_and_ends_like_any_other(rot
     assert f"{slot:%Y_%m}" in await months(rota_kit.dsn, "attempt")
 
 
-async def test_a_slot_given_in_another_zone_lies_in_its_month_of_utc(rota_kit: RotaKit) -> None:
-    await rota_kit.put(Job(job_id="job", handler="h"))
+async def test_a_slot_given_in_another_zone_lies_in_its_month_of_utc(dsn: str) -> None:
     local = datetime(2031, 6, 1, 4, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
-    await rota_kit.on_demand.trigger("job", tenant_id="default", scheduled_for=local)
-    assert "2031_05" in await months(rota_kit.dsn)
-    assert "2031_06" not in await months(rota_kit.dsn)
+    async with await Database.connect(dsn) as database:
+        assert await partitions.with_partitions(database, [local], lambda: made_at(database, local))
+    assert "2031_05" in await months(dsn)
+    assert "2031_06" not in await months(dsn)
+
+
+async def made_at(database: Database, slot: datetime) -> bool:
+    return await trigger(
+        database, SlotKey(1, slot), payload=None, rank=0, available_at=slot, gate="open", pool="p", handler="h",
+        now=ManualClock().now(),
+    )  # fmt: skip
 
 
 async def test_a_schedulers_batch_over_months_without_partitions_is_made(rota_cluster: TestCluster) -> None:
@@ -134,10 +141,7 @@ async def test_months_are_cut_in_utc_whatever_zone_a_session_has(dsn: str) -> No
     async with await Database.connect(f"{dsn}&TimeZone={KOLKATA}") as database:
         await partitions.ensure_months(database, [date(2033, 8, 1)])
         for slot in edges:
-            assert await trigger(
-                database, SlotKey(1, slot), payload=None, rank=0, available_at=slot, gate="open", pool="p",
-                handler="h", now=ManualClock().now(),
-            )  # fmt: skip
+            assert await made_at(database, slot)
     async with outsider(dsn) as other:
         assert await other.fetchval("SELECT count(*) FROM rota.run_2033_07") == 2
         bounds = await other.fetch(

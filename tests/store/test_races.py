@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rota.domain.attempt import Claim, Outcome, Report, Verdict, after_attempt, success
+from rota.domain.attempt import Claim, LeaseKey, Outcome, Report, Verdict, after_attempt, success
 from rota.domain.job import Job
 from rota.errors import CommitUnknown, LeaseLost
 from rota.services.completion import Completion
@@ -34,7 +34,7 @@ async def test_a_lease_renewed_just_as_it_completes_is_completed(rota_kit: RotaK
             await until_waiting_for(other)
             await other.execute("COMMIT")
             assert await settling == {claim.key.token}
-        assert watched.answers == [("settle_attempts", 0), ("settle_attempts", 1)], "the first snapshot was too old"
+        assert watched.rows == [0, 1], "the first snapshot was too old"
     [run] = await rota_kit.runs("job")
     assert run.state == "succeeded"
 
@@ -47,7 +47,7 @@ async def test_a_lease_renewed_twice_at_once_is_renewed(rota_kit: RotaKit) -> No
             await until_waiting_for(other)
             await other.execute("COMMIT")
             assert await renewing == {claim.key.token: now + claim.lease_duration}
-        assert watched.answers == [("renew_leases", 0), ("renew_leases", 1)]
+        assert watched.rows == [0, 1]
 
 
 async def test_only_the_lease_that_moved_is_asked_for_again(rota_kit: RotaKit) -> None:
@@ -60,7 +60,7 @@ async def test_only_the_lease_that_moved_is_asked_for_again(rota_kit: RotaKit) -
             await until_waiting_for(other)
             await other.execute("COMMIT")
             assert await settling == {claim.key.token for claim in held}
-        assert watched.answers == [("settle_attempts", 4), ("settle_attempts", 1)]
+        assert watched.rows == [4, 1]
 
 
 async def test_a_renewal_that_commits_first_wins_over_the_reaper(rota_kit: RotaKit) -> None:
@@ -107,15 +107,23 @@ async def test_a_report_and_the_reaper_end_an_attempt_once(rota_kit: RotaKit) ->
     assert [attempt.outcome for attempt in await rota_kit.attempts(run)] == ["succeeded"]
 
 
-async def test_two_batches_that_overlap_crosswise_lock_in_one_order(rota_kit: RotaKit) -> None:
-    held, now = [await leased(rota_kit, f"job-{n}") for n in range(40)], rota_kit.clock.now()
+async def test_batches_that_overlap_crosswise_end_without_a_deadlock_and_lose_nothing(rota_kit: RotaKit) -> None:
+    held, now = [await leased(rota_kit, f"job-{n}") for n in range(20)], rota_kit.clock.now()
     forth, back = [claim.key for claim in held], [claim.key for claim in reversed(held)]
-    async with uncommitted(rota_kit.dsn, f"{RENEWAL} WHERE job_uid = {held[20].key.job_uid}") as other:
+    async with uncommitted(rota_kit.dsn, f"{RENEWAL} WHERE job_uid = {held[10].key.job_uid}") as other:
         both = [asyncio.create_task(claims.renew(rota_kit.database, keys, now=now)) for keys in (forth, back)]
         await until_two_wait(other)
         await other.execute("COMMIT")
         for renewed in await asyncio.gather(*both):
             assert renewed.keys() == {key.token for key in forth}
+
+
+async def test_a_lease_that_is_lost_is_asked_for_so_often_and_no_more(rota_kit: RotaKit) -> None:
+    claim, now = await leased(rota_kit), rota_kit.clock.now()
+    lost = LeaseKey(claim.key.shard, claim.key.job_uid, claim.key.scheduled_for, uuid4())
+    async with await Watched.connect(rota_kit.dsn) as watched:
+        assert (await claims.renew(watched, [claim.key, lost], now=now)).keys() == {claim.key.token}
+        assert watched.rows == [1, *[0] * (claims.ASKS - 1)]
 
 
 # claims -----------------------------------------------------------------------------------------------------------
