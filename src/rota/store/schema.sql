@@ -17,6 +17,13 @@ BEGIN
     child := format('%s_%s', parent, to_char(first, 'YYYY_MM'));
     IF to_regclass(format('rota.%I', child)) IS NULL THEN
       EXECUTE format('CREATE TABLE rota.%I (LIKE rota.%I INCLUDING ALL)', child, parent);
+      IF parent = 'run' THEN
+        -- A floor of pages, as for the hot tables below.
+        EXECUTE format('ALTER TABLE rota.%I SET (vacuum_truncate = false)', child);
+        EXECUTE format('INSERT INTO rota.%I (shard, job_uid, scheduled_for, created_at, origin)
+                        SELECT 0, n, ''epoch'', ''epoch'', ''manual'' FROM generate_series(1, 2000) n', child);
+        EXECUTE format('DELETE FROM rota.%I', child);
+      END IF;
       -- Half a page is left for the row that gains its outcome, which keeps that update HOT.
       EXECUTE format('ALTER TABLE rota.%I SET (fillfactor = %s, autovacuum_vacuum_scale_factor = 0.1,
                                                autovacuum_analyze_scale_factor = 0.05)',
@@ -110,7 +117,8 @@ CREATE TABLE rota.job (
     CONSTRAINT job_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
     CONSTRAINT job_start_deadline_ms_check CHECK ((start_deadline_ms > 0)),
     CONSTRAINT job_timeout_ms_check CHECK ((timeout_ms > 0))
-);
+)
+WITH (vacuum_truncate='false');
 
 COMMENT ON COLUMN rota.job.quarantined IS 'Why this job''s schedule cannot be computed; an edit lifts it.';
 
@@ -236,7 +244,7 @@ CREATE TABLE rota.schedule (
     version bigint NOT NULL,
     since timestamp with time zone NOT NULL
 )
-WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
 
 COMMENT ON COLUMN rota.schedule.next_run_at IS 'When a scheduler must look; NULL while paused, quarantined or finished.';
 

@@ -45,7 +45,7 @@ CREATE TABLE rota.job (
   updated_at timestamptz NOT NULL,
   PRIMARY KEY (shard, job_uid),
   UNIQUE (shard, tenant_id, job_id)
-);
+) WITH (vacuum_truncate = false);
 COMMENT ON COLUMN rota.job.quarantined IS 'Why this job''s schedule cannot be computed; an edit lifts it.';
 COMMENT ON COLUMN rota.job.deleted_at IS 'A deleted job keeps its row, since its runs keep their history.';
 
@@ -57,7 +57,8 @@ CREATE TABLE rota.schedule (
   version bigint NOT NULL,
   since timestamptz NOT NULL,
   PRIMARY KEY (shard, job_uid)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0,
+        vacuum_truncate = false);
 CREATE INDEX schedule_due ON rota.schedule (shard, next_run_at) WHERE next_run_at IS NOT NULL;
 COMMENT ON COLUMN rota.schedule.next_run_at IS 'When a scheduler must look; NULL while paused, quarantined or finished.';
 COMMENT ON COLUMN rota.schedule.next_slot IS 'The first slot that is neither a run nor in the slot ledger.';
@@ -116,15 +117,6 @@ CREATE TABLE rota.lease (
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0,
         autovacuum_analyze_threshold = 10000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 COMMENT ON TABLE rota.lease IS 'Runs that run. No index holds expires_at, so a renewal is a HOT update.';
-
--- A connection keeps the plans of its statements. One made while a table has few pages reads it from end to end, and
--- is kept when the table has grown deep. So these two get a floor of pages, which vacuum_truncate lets them keep.
-INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
-SELECT 0, n, 'epoch', 0, 'epoch', 0, 'limit', '', '' FROM generate_series(1, 5000) n;
-DELETE FROM rota.pending;
-INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
-SELECT 0, n, 'epoch', '00000000-0000-8000-8000-000000000000', 'epoch', 'epoch', 1, 1, '' FROM generate_series(1, 2500) n;
-DELETE FROM rota.lease;
 
 -- history --------------------------------------------------------------------------------------------------------
 
@@ -217,6 +209,13 @@ BEGIN
     child := format('%s_%s', parent, to_char(first, 'YYYY_MM'));
     IF to_regclass(format('rota.%I', child)) IS NULL THEN
       EXECUTE format('CREATE TABLE rota.%I (LIKE rota.%I INCLUDING ALL)', child, parent);
+      IF parent = 'run' THEN
+        -- A floor of pages, as for the hot tables below.
+        EXECUTE format('ALTER TABLE rota.%I SET (vacuum_truncate = false)', child);
+        EXECUTE format('INSERT INTO rota.%I (shard, job_uid, scheduled_for, created_at, origin)
+                        SELECT 0, n, ''epoch'', ''epoch'', ''manual'' FROM generate_series(1, 2000) n', child);
+        EXECUTE format('DELETE FROM rota.%I', child);
+      END IF;
       -- Half a page is left for the row that gains its outcome, which keeps that update HOT.
       EXECUTE format('ALTER TABLE rota.%I SET (fillfactor = %s, autovacuum_vacuum_scale_factor = 0.1,
                                                autovacuum_analyze_scale_factor = 0.05)',
@@ -230,6 +229,23 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION rota.ensure_month IS 'Make the month''s partitions (UTC) unless they are there; returns how many.';
+
+-- A connection keeps the plans of its statements. One made while a table has few pages reads it from end to end, and
+-- is kept when the table has grown deep. So the tables that statements look up by key get a floor of pages, which
+-- vacuum_truncate lets them keep.
+INSERT INTO rota.job (shard, job_uid, tenant_id, job_id, version, handler, payload, pool, priority, max_attempts, retry,
+  misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, labels, description, created_at, updated_at)
+SELECT 0, n, '', n::text, 1, '', '{}', '', 0, 1, '{}', '{}', 0, 1, 1, 0, 'allow', '{}', '', 'epoch', 'epoch'
+  FROM generate_series(1, 2000) n;
+DELETE FROM rota.job;
+INSERT INTO rota.schedule (shard, job_uid, version, since) SELECT 0, n, 1, 'epoch' FROM generate_series(1, 5000) n;
+DELETE FROM rota.schedule;
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
+SELECT 0, n, 'epoch', 0, 'epoch', 0, 'limit', '', '' FROM generate_series(1, 5000) n;
+DELETE FROM rota.pending;
+INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
+SELECT 0, n, 'epoch', '00000000-0000-8000-8000-000000000000', 'epoch', 'epoch', 1, 1, '' FROM generate_series(1, 2500) n;
+DELETE FROM rota.lease;
 
 -- what people read ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ SELECT d.shard, d.job_uid, d.next_run_at, d.next_slot, d.version,
        SELECT shard, job_uid, next_run_at, next_slot, version FROM rota.schedule
         WHERE shard = sh AND next_run_at >= $floor AND next_run_at <= $now
         ORDER BY next_run_at LIMIT $per_shard) d
-  JOIN rota.job j ON j.shard = d.shard AND j.job_uid = d.job_uid;
+ CROSS JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = d.shard AND x.job_uid = d.job_uid LIMIT 1) j;
 
 -- name: next_due
 -- The earliest instant at which one of the shards has something to do: a slot to make or a gate to open.
@@ -32,6 +32,8 @@ SELECT k.shard, k.job_uid
 -- name: materialise_runs
 -- Advance schedules and make their runs, in one statement. A schedule that was edited or already advanced, or whose
 -- shard has another owner or epoch by now, is left out with all its runs; a run that exists already is left as it is.
+-- NOT ... NOT IN stands where a join would do: no planner turns it into one, so it is hashed, whereas two CTEs of one
+-- estimated row each were joined by a nested loop over 1,000 x 1,000 rows (90 of 105 ms a batch).
 WITH owned AS (
   SELECT s.shard FROM unnest($owned_shards::smallint[], $epochs::bigint[]) o (shard, epoch)
     JOIN rota.shard s ON s.shard = o.shard AND s.epoch = o.epoch AND s.owner = $owner),
@@ -55,8 +57,8 @@ made AS (
   RETURNING shard, job_uid, scheduled_for),
 queued AS (
   INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
-  SELECT w.shard, w.job_uid, w.scheduled_for, w.rank, w.available_at, 0, w.gate, w.pool, w.handler
-    FROM made m JOIN wanted w ON w.shard = m.shard AND w.job_uid = m.job_uid AND w.scheduled_for = m.scheduled_for),
+  SELECT w.shard, w.job_uid, w.scheduled_for, w.rank, w.available_at, 0, w.gate, w.pool, w.handler FROM wanted w
+   WHERE NOT (w.shard, w.job_uid, w.scheduled_for) NOT IN (SELECT shard, job_uid, scheduled_for FROM made)),
 noted AS (
   INSERT INTO rota.skipped (shard, job_uid, first_slot, last_slot, slots, reason, policy, recorded_at)
   SELECT k.shard, k.job_uid, k.first_slot, k.last_slot, k.slots, k.reason, k.policy, $now
