@@ -1,4 +1,4 @@
-"""Real processes die, stall and come back; the database restarts under load. Nothing is lost, nothing recorded twice."""
+"""Real processes die, stall and come back; the database restarts under load. Nothing is lost, or recorded twice."""
 
 import os
 import signal
