@@ -13,6 +13,7 @@ import rota
 from rota.clock import ManualClock
 from rota.domain.job import Job
 from rota.store.admin import with_database
+from rota.store.jobs import StoredJob
 from rota.testing import RotaKit
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,6 +37,27 @@ async def fetch(kit: RotaKit, text: str, *values: object) -> list[Any]:
     async with kit.database.transaction() as tx:
         rows: list[Any] = await tx._raw.fetch(text, *values)
         return rows
+
+
+async def slots(kit: RotaKit, job_id: str = "tick") -> list[datetime]:
+    """Return the slots of a job's runs, in order."""
+    return [run.scheduled_for for run in await kit.runs(job_id)]
+
+
+async def states(kit: RotaKit, job_id: str = "tick") -> list[str]:
+    """Return the states of a job's runs, in the order of their slots."""
+    return [run.state for run in await kit.runs(job_id)]
+
+
+async def stored(kit: RotaKit, job_id: str = "tick") -> StoredJob:
+    """Return a job as it stands."""
+    return await kit.definitions.get(job_id, tenant_id="default")
+
+
+async def ledger(kit: RotaKit, job_id: str = "tick") -> list[tuple[str, datetime, datetime, int | None]]:
+    """Return a job's slot ledger, oldest first: reason, first and last slot, how many."""
+    found = await kit.history.skipped(job_id, tenant_id="default")
+    return [(entry.reason, entry.first_slot, entry.last_slot, entry.slots) for entry in found[::-1]]
 
 
 async def tick_all(kit: RotaKit, *processes: Any) -> None:

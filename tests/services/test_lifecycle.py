@@ -45,6 +45,7 @@ async def test_a_run_is_handed_to_one_worker_and_succeeds(rota_kit: RotaKit) -> 
 
 
 async def test_a_worker_that_wakes_late_cannot_complete(rota_kit: RotaKit) -> None:
+    """B12, B107: an old token is worth nothing, for success or for an error."""
     await rota_kit.put(every_ten(lease_duration=timedelta(seconds=30)))
     await rota_kit.advance(TEN_SECONDS)
     sleeper = await rota_kit.worker("w-1", handlers=["h"]).claim_one()
@@ -62,6 +63,7 @@ async def test_a_worker_that_wakes_late_cannot_complete(rota_kit: RotaKit) -> No
 
 
 async def test_a_failure_comes_back_after_its_backoff_counted_from_now(rota_kit: RotaKit) -> None:
+    """B31: never counted from the slot."""
     policy = rota.retry(initial=10, jitter=0)
     await rota_kit.put(Job(job_id="once", handler="h", retry=policy))
     await rota_kit.on_demand.trigger("once", tenant_id="default")
@@ -78,6 +80,7 @@ async def test_a_failure_comes_back_after_its_backoff_counted_from_now(rota_kit:
 
 
 async def test_a_run_that_fails_too_often_is_a_dead_letter_that_an_operator_replays_once(rota_kit: RotaKit) -> None:
+    """B52: the next slot is unaffected, the identity stays, and the second replay finds nothing."""
     await rota_kit.put(every_ten(max_attempts=2, retry=rota.retry(initial=1, jitter=0)))
     worker = rota_kit.worker("w-1", handlers=["h"])
     await rota_kit.advance(TEN_SECONDS)
@@ -105,6 +108,7 @@ async def test_giving_up_is_a_dead_letter_at_once(rota_kit: RotaKit) -> None:
 
 
 async def test_deploys_and_snoozes_eat_no_attempts(rota_kit: RotaKit) -> None:
+    """B44, B50: five releases and fifty snoozes, then the first failure is attempt 1."""
     await rota_kit.put(Job(job_id="long", handler="h", max_attempts=3))
     await rota_kit.on_demand.trigger("long", tenant_id="default")
     worker = rota_kit.worker("w-1", handlers=["h"])
@@ -134,6 +138,7 @@ async def test_a_report_that_is_repeated_is_accepted_again(rota_kit: RotaKit) ->
 
 
 async def test_a_manual_run_at_a_slot_is_that_slot(rota_kit: RotaKit) -> None:
+    """B20: the scheduler finds the slot taken and goes on."""
     await rota_kit.put(every_ten())
     slot = rota_kit.clock.now() + TEN_SECONDS
     await rota_kit.on_demand.trigger("tick", tenant_id="default", scheduled_for=slot)
@@ -148,6 +153,7 @@ async def test_a_manual_run_at_a_slot_is_that_slot(rota_kit: RotaKit) -> None:
 
 
 async def test_an_error_with_a_nul_half_a_surrogate_or_ten_megabytes_moves_the_run_on(rota_kit: RotaKit) -> None:
+    """B57: cleaned, cut and marked, and the state moves on."""
     await rota_kit.put(every_ten(max_attempts=1))
     await rota_kit.advance(TEN_SECONDS)
     work = await rota_kit.worker("w-1", handlers=["h"]).claim_one()
@@ -171,6 +177,7 @@ async def test_a_lapsed_lease_that_nobody_reclaimed_is_renewed_by_its_token(rota
 
 
 async def test_four_leases_of_work_with_renewals_are_one_attempt(rota_kit: RotaKit) -> None:
+    """B14: a living run is never rescued for its age."""
     await rota_kit.put(every_ten(lease_duration=timedelta(seconds=30)))
     await rota_kit.advance(TEN_SECONDS)
     work = await rota_kit.worker("w-1", handlers=["h"]).claim_one()
@@ -183,6 +190,7 @@ async def test_four_leases_of_work_with_renewals_are_one_attempt(rota_kit: RotaK
 
 
 async def test_a_process_with_a_dead_ones_name_does_not_keep_its_runs_alive(rota_kit: RotaKit) -> None:
+    """B03: leases are renewed by token, never by a worker's name."""
     await rota_kit.put(every_ten(lease_duration=timedelta(seconds=30)))
     await rota_kit.advance(TEN_SECONDS)
     await rota_kit.worker("w-1", handlers=["h"]).claim_one()
@@ -194,6 +202,7 @@ async def test_a_process_with_a_dead_ones_name_does_not_keep_its_runs_alive(rota
 
 
 async def test_a_counter_at_its_columns_maximum_does_not_fail_the_batch(rota_kit: RotaKit) -> None:
+    """B55: one damaged row costs its neighbours nothing."""
     await rota_kit.put(every_ten("poison"), every_ten("neighbour"))
     await rota_kit.advance(TEN_SECONDS)
     [poison] = await rota_kit.runs("poison")

@@ -10,7 +10,7 @@ from rota.errors import DatabaseUnavailable, LeaseLost
 from rota.services import reaper as module
 from rota.testing import RotaKit
 from rota.testing.kit import KitWork
-from tests.services.stories import HOUR, MINUTE, SECOND, START, TEN_SECONDS, every, outage
+from tests.services.stories import HOUR, MINUTE, SECOND, START, TEN_SECONDS, every, outage, states
 
 BATCH = 20
 
@@ -29,10 +29,6 @@ async def trigger(kit: RotaKit, job_id: str, *, times: int) -> None:
     for number in range(times):
         slot = kit.clock.now() - timedelta(seconds=number)
         await kit.on_demand.trigger(job_id, tenant_id="default", scheduled_for=slot)
-
-
-async def states(kit: RotaKit, job_id: str = "tick") -> list[str]:
-    return [run.state for run in await kit.runs(job_id)]
 
 
 @pytest.mark.parametrize(("off", "state"), [(-1, "running"), (0, "pending")])

@@ -198,6 +198,13 @@ def test_a_payload_that_cannot_be_kept_as_json_is_refused(bad: dict[Any, Any]) -
     refused("payload", payload=bad)
 
 
+def test_a_payload_is_a_copy_of_what_json_knows() -> None:
+    given_payload: dict[str, Any] = {"list": (1, 2), "deep": {"n": 1.0}}
+    kept = job(payload=given_payload)
+    given_payload["deep"]["n"] = object()
+    assert kept.payload == {"list": [1, 2], "deep": {"n": 1.0}}
+
+
 def test_a_payload_has_a_depth() -> None:
     assert job(payload=nested(PAYLOAD_DEPTH)).payload == nested(PAYLOAD_DEPTH)
     refused("payload", payload=nested(PAYLOAD_DEPTH + 1))

@@ -63,7 +63,8 @@ class Job:
     def __post_init__(self) -> None:
         for name in ("tenant_id", "job_id", "handler", "pool"):
             check_name(name, getattr(self, name))
-        check_payload(self.payload)
+        # Our own copy, of what JSON knows: a tuple would come back from the database as a list, and look like an edit.
+        object.__setattr__(self, "payload", json.loads(check_payload(self.payload)))
         for name, kinds in _KINDS.items():
             if not isinstance(value := getattr(self, name), kinds):
                 raise InvalidInput(name, f"{value!r} is of no known kind", hint=_KIND_HINTS[name])
@@ -162,18 +163,23 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
         raise InvalidInput(name, f"must be from {low} to {high}, not {value}")
 
 
-def check_payload(payload: object) -> None:
-    """Refuse a payload that is not a JSON object of at most PAYLOAD_LIMIT bytes, or that text columns cannot keep."""
+def check_payload(payload: object) -> str:
+    """Return a payload as JSON text.
+
+    Refuses one that is not a JSON object of at most PAYLOAD_LIMIT bytes, or that text columns cannot keep.
+    """
     _object("payload", payload)
     try:
         _check_values(payload, depth=0)
-        size = len(json.dumps(payload, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode())
+        text = json.dumps(payload, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput("payload", f"is not JSON: {error}") from error
     if size > PAYLOAD_LIMIT:
         raise InvalidInput(
             "payload", f"has {size} bytes", hint=f"at most {PAYLOAD_LIMIT}: keep the data elsewhere and pass its key"
         )
+    return text
 
 
 def _check_values(value: object, *, depth: int) -> None:

@@ -1,0 +1,290 @@
+"""The mission's rules as a small model in plain Python: no SQL, no batches, no index, one dictionary of runs.
+
+It knows what every operation should do and nothing of how Rota does it. Slots are enumerated one by one; a schedule is
+the grid of 1970. Tokens are the ones that Rota handed out: the model only decides which of them still counts.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+from uuid import UUID
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+AGEING: Final = timedelta(minutes=1)
+NOTHING: Final = timedelta(0)
+
+State = Literal["pending", "running", "succeeded", "dead", "cancelled"]
+Policy = Literal["skip", "fire_once", "catch_up_3", "catch_up_2_within_a_minute"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What of a job matters to the rules."""
+
+    every: timedelta
+    policy: Policy
+    grace: timedelta
+    max_attempts: int
+    backoff: timedelta
+    lease: timedelta
+    priority: int
+    overlap: Literal["allow", "skip"]
+
+    def after(self, instant: datetime) -> datetime:
+        """Return the first slot strictly after an instant."""
+        return EPOCH + ((instant - EPOCH) // self.every + 1) * self.every
+
+    def due(self, first: datetime, now: datetime) -> list[datetime]:
+        """Return the slots from `first` up to now."""
+        slots = []
+        while first <= now:
+            slots.append(first)
+            first = self.after(first)
+        return slots
+
+
+@dataclass(slots=True)
+class ModelJob:
+    """A job and the first slot that is neither a run nor in the ledger."""
+
+    shard: int
+    definition: Definition
+    next_slot: datetime
+    paused: bool = False
+    exists: bool = True
+
+
+@dataclass(slots=True)
+class ModelLease:
+    token: UUID
+    attempt: int
+    claimed_at: datetime
+    expires_at: datetime
+    duration: timedelta
+
+
+@dataclass(slots=True)
+class ModelRun:
+    """A run: where it stands, and every attempt that ended."""
+
+    state: State
+    charged: int = 0
+    available_at: datetime | None = None
+    open: bool = True
+    since: datetime | None = None
+    lease: ModelLease | None = None
+    ended: dict[UUID, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def shown_attempt(self) -> int:
+        return self.lease.attempt if self.lease else self.charged
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A range of the slot ledger."""
+
+    job_id: str
+    first: datetime
+    last: datetime
+    slots: int
+    reason: str
+
+
+Key = tuple[str, datetime]
+
+
+@dataclass(slots=True)
+class Model:
+    """The whole cluster as the rules see it."""
+
+    now: datetime
+    jobs: dict[str, ModelJob] = field(default_factory=dict)
+    runs: dict[Key, ModelRun] = field(default_factory=dict)
+    ledger: set[Entry] = field(default_factory=set)
+
+    # define -----------------------------------------------------------------------------------------------------------
+
+    def put(self, job_id: str, shard: int, definition: Definition) -> None:
+        """A new job, or a changed schedule, counts from now on; what was due by the old one goes into the ledger."""
+        job = self.jobs.get(job_id)
+        if job is None or not job.exists:
+            self.jobs[job_id] = ModelJob(shard, definition, definition.after(self.now))
+            return
+        if definition.every != job.definition.every:
+            self._drop(job_id, "paused" if job.paused else "misfire")
+            job.next_slot = definition.after(self.now)
+        job.definition = definition
+
+    def pause(self, job_id: str) -> None:
+        self.jobs[job_id].paused = True
+
+    def resume(self, job_id: str, *, drop: bool) -> None:
+        job = self.jobs[job_id]
+        if job.paused and drop:
+            self._drop(job_id, "paused")
+        job.paused = False
+
+    def delete(self, job_id: str) -> int:
+        """What waits is cancelled, what runs goes on. Returns the number of runs cancelled."""
+        self.jobs[job_id].exists = False
+        waiting = [run for run in self.runs_of(job_id) if run.state == "pending"]
+        for run in waiting:
+            run.state = "cancelled"
+        return len(waiting)
+
+    def _drop(self, job_id: str, reason: str) -> None:
+        job = self.jobs[job_id]
+        slots = job.definition.due(job.next_slot, self.now)
+        if slots:
+            self.ledger.add(Entry(job_id, slots[0], slots[-1], len(slots), reason))
+            job.next_slot = job.definition.after(self.now)
+
+    # due, run ---------------------------------------------------------------------------------------------------------
+
+    def look(self, shards: Iterable[int]) -> None:
+        """Schedulers that own these shards do all that is to do: reap first, then make runs and open gates."""
+        looked_at = set(shards)
+        self.reap(looked_at)
+        self.make_runs(looked_at)
+        self.open_gates(looked_at)
+
+    def reap(self, shards: set[int]) -> None:
+        for (job_id, _), run in self.runs.items():
+            if self.jobs[job_id].shard in shards and run.lease and run.lease.expires_at <= self.now:
+                self._settle(job_id, run, "lost", NOTHING)
+
+    def make_runs(self, shards: set[int]) -> None:
+        for job_id, job in self.jobs.items():
+            if job.shard in shards and job.exists and not job.paused and job.next_slot <= self.now:
+                self._fire(job_id, job)
+
+    def open_gates(self, shards: set[int]) -> None:
+        for (job_id, _), run in self.runs.items():
+            if self.jobs[job_id].shard in shards and run.state == "pending" and run.available_at is not None:
+                run.open = run.open or run.available_at <= self.now
+
+    def _fire(self, job_id: str, job: ModelJob) -> None:
+        due = job.definition.due(job.next_slot, self.now)
+        kept = self._kept(job.definition, due)
+        dropped = due[: len(due) - len(kept)]
+        if dropped:
+            self.ledger.add(Entry(job_id, dropped[0], dropped[-1], len(dropped), "misfire"))
+        if job.definition.overlap == "skip" and kept:
+            busy = any(run.state in ("pending", "running") for run in self.runs_of(job_id))
+            stays = [] if busy else kept[-1:]
+            for slot in kept[: len(kept) - len(stays)]:
+                self.ledger.add(Entry(job_id, slot, slot, 1, "overlap"))
+            kept = stays
+        for slot in kept:
+            if (job_id, slot) not in self.runs:  # a manual run at a slot is that slot
+                self.runs[job_id, slot] = ModelRun("pending", available_at=slot, since=slot)
+        job.next_slot = job.definition.after(self.now)
+
+    def _kept(self, definition: Definition, due: list[datetime]) -> list[datetime]:
+        if self.now - due[0] <= definition.grace:
+            return due
+        match definition.policy:
+            case "skip":
+                return [slot for slot in due if self.now - slot <= definition.grace]
+            case "fire_once":
+                return due[-1:]
+            case "catch_up_3":
+                return due[-3:]
+            case "catch_up_2_within_a_minute":
+                return [slot for slot in due if self.now - slot <= timedelta(minutes=1)][-2:]
+
+    def trigger(self, job_id: str, slot: datetime) -> bool:
+        """A run on request; False when the slot is a run already."""
+        if (job_id, slot) in self.runs:
+            return False
+        starts = max(slot, self.now)
+        self.runs[job_id, slot] = ModelRun("pending", available_at=starts, since=starts, open=starts <= self.now)
+        return True
+
+    def replay(self, key: Key) -> bool:
+        run = self.runs[key]
+        if run.state != "dead":
+            return False
+        run.state, run.available_at, run.since, run.open = "pending", self.now, self.now, True
+        return True
+
+    # claim, attempt, complete -----------------------------------------------------------------------------------------
+
+    def rank(self, key: Key) -> timedelta:
+        """Smaller goes first: a priority point is worth a minute of waiting."""
+        since = self.runs[key].since
+        assert since is not None
+        return since - EPOCH - self.jobs[key[0]].definition.priority * AGEING
+
+    def ready(self) -> list[Key]:
+        """Return the runs that a worker can have, best first."""
+        return sorted((key for key, run in self.runs.items() if run.state == "pending" and run.open), key=self.rank)
+
+    def claim(self, key: Key, token: UUID) -> None:
+        run, lease = self.runs[key], self.jobs[key[0]].definition.lease
+        run.lease = ModelLease(token, run.charged + 1, self.now, self.now + lease, lease)
+        run.state = "running"
+
+    def renew(self, key: Key, token: UUID) -> datetime | None:
+        """A lease lasts again from now while its token counts, also past its end, until somebody reclaimed it."""
+        lease = self.runs[key].lease
+        if lease is None or lease.token != token:
+            return None
+        lease.expires_at = self.now + lease.duration
+        return lease.expires_at
+
+    def report(self, key: Key, token: UUID, outcome: str, snooze: timedelta) -> bool:
+        """Whether a report is accepted: by the token that counts, or as the very same report once more."""
+        run = self.runs[key]
+        if run.lease is None or run.lease.token != token:
+            return token in run.ended and run.ended[token][1] == outcome
+        self._settle(key[0], run, outcome, snooze)
+        return True
+
+    def _settle(self, job_id: str, run: ModelRun, outcome: str, snooze: timedelta) -> None:
+        lease, job = run.lease, self.jobs[job_id]
+        assert lease is not None
+        run.lease = None
+        run.ended[lease.token] = (lease.attempt, outcome)
+        run.charged = lease.attempt
+        if outcome == "succeeded":
+            run.state = "succeeded"
+        elif not job.exists:
+            run.state = "cancelled"
+        elif outcome == "gave_up" or (
+            outcome in ("failed", "timed_out", "lost") and lease.attempt >= job.definition.max_attempts
+        ):
+            run.state = "dead"
+        else:
+            run.state = "pending"
+            wait = NOTHING
+            if outcome in ("released", "snoozed"):
+                run.charged -= 1
+            if outcome == "snoozed":
+                wait = snooze
+            if outcome in ("failed", "timed_out"):
+                wait = min(job.definition.backoff * 2 ** (lease.attempt - 1), timedelta(hours=1))
+            run.available_at = self.now + wait
+            run.open = not wait
+            run.since = lease.claimed_at if outcome in ("lost", "released") else run.available_at
+
+    # laws -------------------------------------------------------------------------------------------------------------
+
+    def runs_of(self, job_id: str) -> list[ModelRun]:
+        return [run for (owner, _), run in self.runs.items() if owner == job_id]
+
+
+def shown(model: Model) -> dict[Key, tuple[str, int, bool | None, datetime | None, UUID | None]]:
+    """Return what the tables should show of each run: state, attempt, whether its gate is open, since when, token."""
+    return {
+        key: (
+            run.state,
+            run.shown_attempt,
+            run.open if run.state == "pending" else None,
+            run.available_at if run.state == "pending" else None,
+            run.lease.token if run.lease else None,
+        )
+        for key, run in model.runs.items()
+    }
