@@ -10,7 +10,7 @@ from rota.errors import DatabaseUnavailable, LeaseLost
 from rota.services import reaper as module
 from rota.testing import RotaKit
 from rota.testing.kit import KitWork
-from tests.services.stories import HOUR, MINUTE, SECOND, START, TEN_SECONDS, every, outage, states
+from tests.services.stories import HOUR, MINUTE, SECOND, START, TEN_SECONDS, every, execute, outage, states
 
 BATCH = 20
 
@@ -243,3 +243,16 @@ async def test_a_retry_after_a_lost_hour_is_counted_from_now(rota_kit: RotaKit) 
     await work.fail()
     [run] = await rota_kit.runs("tick")
     assert run.available_at == rota_kit.clock.now() + TEN_SECONDS
+
+
+async def test_a_retry_policy_that_somebodys_sql_damaged_stops_nobody_else(rota_kit: RotaKit) -> None:
+    """B55: the damaged job is retried by the default policy, and its neighbour is reclaimed in the same batch."""
+    for job_id in ("damaged", "neighbour"):
+        await rota_kit.put(Job(job_id=job_id, handler="h", lease_duration=TEN_SECONDS))
+        await rota_kit.on_demand.trigger(job_id, tenant_id="default")
+    assert len(await claim_all(rota_kit)) == 2
+    await execute(rota_kit, """UPDATE rota.job SET retry = '{"initial": "soon"}' WHERE job_id = 'damaged'""")
+    await rota_kit.advance(11)
+    assert [await states(rota_kit, job_id) for job_id in ("damaged", "neighbour")] == [["pending"], ["pending"]]
+    [first, _] = await claim_all(rota_kit)
+    await first.fail("and again")

@@ -24,6 +24,6 @@ async def recompute_shard(database: Database, shard: int, *, now: datetime) -> i
                 slot = None if row.schedule is None else parse_schedule(row.schedule).next_slot(now)
             except InvalidInput:
                 continue  # the scheduler quarantines it when it comes due, with the reason
-            if slot != row.next_slot and await store.move_next_slot(database, row, next_slot=slot):
+            if slot != row.next_slot and await store.move_next_slot(database, row, next_slot=slot, now=now):
                 moved += 1
     return moved

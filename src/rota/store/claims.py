@@ -10,6 +10,7 @@ import orjson
 
 from rota.domain.attempt import Claim, Ended, LeaseKey, Outcome, Verdict
 from rota.domain.retry import RetryPolicy
+from rota.errors import InvalidInput
 from rota.store.database import Database, Lane
 from rota.store.statements import claims as sql
 
@@ -137,6 +138,14 @@ def _ended(row: Any, outcome: Outcome, error: str | None, retry_after: timedelta
     return Ended(
         key=_key(row), outcome=outcome, error=error, retry_after=retry_after, attempt=row["attempt"],
         claimed_at=row["claimed_at"], max_attempts=row["max_attempts"] or 1,
-        retry=RetryPolicy.from_json(orjson.loads(row["retry"])) if row["retry"] else RetryPolicy(),
+        retry=_retry(row["retry"]),
         priority=row["priority"], pool=row["pool"] or "", orphaned=row["orphaned"],
     )  # fmt: skip
+
+
+def _retry(text: str | None) -> RetryPolicy:
+    """Return a stored policy; the default one in place of what somebody's SQL damaged, which must not stop the others."""
+    try:
+        return RetryPolicy() if text is None else RetryPolicy.from_json(orjson.loads(text))
+    except InvalidInput:
+        return RetryPolicy()

@@ -175,12 +175,12 @@ async def stored_slots(database: Database, shard: int, *, after: int, now: datet
     ]  # fmt: skip
 
 
-async def move_next_slot(database: Database, stored: StoredSlot, *, next_slot: datetime | None) -> bool:
+async def move_next_slot(database: Database, stored: StoredSlot, *, next_slot: datetime | None, now: datetime) -> bool:
     """Correct a next slot; False when the schedule moved on or was edited meanwhile."""
     return bool(
         await database.fetch(
             sql.move_next_slot, shard=shard_of(stored.job_uid), job_uid=stored.job_uid, version=stored.version,
-            was=stored.next_slot, next_slot=next_slot,
+            was=stored.next_slot, next_slot=next_slot, now=now,
         )
     )  # fmt: skip
 

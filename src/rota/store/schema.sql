@@ -191,7 +191,7 @@ CREATE VIEW rota.job_run AS
         END) AS state,
     p.gate,
     r.origin,
-    COALESCE(r.attempt, l.attempt, p.attempt, 0) AS attempt,
+    COALESCE(l.attempt, p.attempt, r.attempt, 0) AS attempt,
     j.max_attempts,
     COALESCE(p.handler, j.handler) AS handler,
     COALESCE(p.pool, j.pool) AS pool,

@@ -254,7 +254,7 @@ SELECT rota.run_id(r.job_uid, r.scheduled_for) AS run_id,
        j.tenant_id, j.job_id, r.scheduled_for, r.shard, r.job_uid,
        coalesce(r.outcome, CASE WHEN l.token IS NOT NULL THEN 'running'
                                 WHEN p.gate = 'upstream' THEN 'blocked' ELSE 'pending' END) AS state,
-       p.gate, r.origin, coalesce(r.attempt, l.attempt, p.attempt, 0) AS attempt, j.max_attempts,
+       p.gate, r.origin, coalesce(l.attempt, p.attempt, r.attempt, 0) AS attempt, j.max_attempts,
        coalesce(p.handler, j.handler) AS handler, coalesce(p.pool, j.pool) AS pool, j.priority,
        r.created_at, p.available_at, l.claimed_at AS started_at, l.worker_id, l.expires_at AS lease_expires_at,
        r.finished_at, r.reason, coalesce(r.payload, j.payload) AS payload

@@ -95,8 +95,9 @@ SELECT s.shard, s.job_uid, s.next_run_at, s.next_slot, s.version, j.job_id, j.sc
  ORDER BY s.job_uid LIMIT $limit;
 
 -- name: move_next_slot
--- Correct a computed next slot, if nobody advanced or edited the schedule meanwhile.
-UPDATE rota.schedule SET next_slot = $next_slot::timestamptz,
+-- Correct a computed next slot, if nobody advanced or edited the schedule meanwhile. The present rule holds from now on:
+-- slots of the past were named by the old tz data.
+UPDATE rota.schedule SET since = $now, next_slot = $next_slot::timestamptz,
        next_run_at = CASE WHEN next_run_at IS NULL THEN NULL ELSE $next_slot::timestamptz END
  WHERE shard = $shard AND job_uid = $job_uid AND version = $version AND next_slot = $was
 RETURNING next_slot;
