@@ -34,6 +34,9 @@ from rota.worker.local import LocalDesk
 CLOCK_INTERVAL: Final = 5.0
 """Seconds between two measurements of the primary's clock."""
 
+SERVER_INTERVAL: Final = 1.0
+"""Seconds between two looks at the embedded server."""
+
 log = structlog.get_logger()
 
 
@@ -52,6 +55,24 @@ class ClockKeeper:
     async def pause(self) -> float:
         """Measure every few seconds."""
         return CLOCK_INTERVAL
+
+
+class ServerKeeper:
+    """Starts the embedded server anew if it dies under a process that needs it to go on."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = server
+
+    async def tick(self) -> bool:
+        """Look once."""
+        if self._server.pid is None:
+            log.warning("server.died", log=str(self._server.log_path))
+            await self._server.start()
+        return False
+
+    async def pause(self) -> float:
+        """Look again soon."""
+        return SERVER_INTERVAL
 
 
 class SchedulerProcess:
@@ -110,6 +131,7 @@ class Rota:
     dispatch: Dispatch
     completion: Completion
     doctor: Doctor
+    server: EmbeddedServer | None = None
 
     def scheduler_process(self, scheduler_id: str | None = None) -> SchedulerProcess:
         """Return the parts of a scheduler."""
@@ -120,15 +142,19 @@ class Rota:
         return LocalDesk(self.database, self.clock, self.hints)
 
     async def keep_going(self, stop: asyncio.Event, *, listen: bool = True) -> None:
-        """Keep the clock measured and hints flowing until stopped."""
+        """Keep the clock measured, hints flowing and the embedded server running until stopped."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.hints.run(stop, listen=listen))
             if isinstance(self.clock, DatabaseClock):
                 keeper = ClockKeeper(self.database, self.clock)
                 group.create_task(Loop("clock", keeper, self.clock).run(stop))
+            if self.server is not None:
+                group.create_task(Loop("server", ServerKeeper(self.server), SystemClock()).run(stop))
 
 
-def assemble(settings: Settings, *, dsn: str, database: Database, clock: Clock) -> Rota:
+def assemble(
+    settings: Settings, *, dsn: str, database: Database, clock: Clock, server: EmbeddedServer | None = None
+) -> Rota:
     """Put the services together around a database and a clock."""
     hints = Hints(database, clock)
     return Rota(
@@ -143,17 +169,18 @@ def assemble(settings: Settings, *, dsn: str, database: Database, clock: Clock) 
         dispatch=Dispatch(database, clock),
         completion=Completion(database, clock, hints),
         doctor=Doctor(database, clock),
+        server=server,
     )
 
 
 @asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[str]:
-    """Yield the database's DSN: the configured one, or that of the embedded server, which runs meanwhile."""
+async def serving(settings: Settings) -> AsyncIterator[EmbeddedServer | None]:
+    """Run the embedded server meanwhile, unless a database is configured."""
     if settings.database_url is not None:
-        yield settings.database_url
+        yield None
         return
     async with EmbeddedServer(settings.data_dir) as server:
-        yield server.dsn
+        yield server
 
 
 @asynccontextmanager
@@ -164,8 +191,9 @@ async def opened(settings: Settings, *, migrating: bool | None = None) -> AsyncI
     asked. Raises SchemaMismatch, DatabaseUnavailable, SetupFailed.
     """
     async with AsyncExitStack() as stack:
-        dsn = await stack.enter_async_context(serving(settings))
-        if settings.database_url is None if migrating is None else migrating:
+        server = await stack.enter_async_context(serving(settings))
+        dsn = _dsn(settings, server)
+        if server is not None if migrating is None else migrating:
             await migrate(dsn, now=SystemClock().now())
         else:
             await check_schema(dsn)
@@ -175,10 +203,17 @@ async def opened(settings: Settings, *, migrating: bool | None = None) -> AsyncI
         stack.push_async_callback(database.close)
         clock = DatabaseClock()
         await database.measure(clock)
-        yield assemble(settings, dsn=dsn, database=database, clock=clock)
+        yield assemble(settings, dsn=dsn, database=database, clock=clock, server=server)
 
 
 async def migrate_database(settings: Settings, *, lock_timeout: float) -> Migrated:
     """Bring the configured database's schema up to this program's."""
-    async with serving(settings) as dsn:
-        return await migrate(dsn, now=SystemClock().now(), lock_timeout=lock_timeout)
+    async with serving(settings) as server:
+        return await migrate(_dsn(settings, server), now=SystemClock().now(), lock_timeout=lock_timeout)
+
+
+def _dsn(settings: Settings, server: EmbeddedServer | None) -> str:
+    if server is not None:
+        return server.dsn
+    assert settings.database_url is not None, "without a configured database there is an embedded server"
+    return settings.database_url

@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 from uuid import UUID
 
+from rota.domain.misfire import COUNT_LIMIT
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 AGEING: Final = timedelta(minutes=1)
 NOTHING: Final = timedelta(0)
@@ -88,8 +90,13 @@ class Entry:
     job_id: str
     first: datetime
     last: datetime
-    slots: int
+    slots: int | None
     reason: str
+
+
+def counted(slots: list[datetime]) -> int | None:
+    """A long range is recorded without its number of slots."""
+    return len(slots) if len(slots) <= COUNT_LIMIT else None
 
 
 Key = tuple[str, datetime]
@@ -138,7 +145,7 @@ class Model:
         job = self.jobs[job_id]
         slots = job.definition.due(job.next_slot, self.now)
         if slots:
-            self.ledger.add(Entry(job_id, slots[0], slots[-1], len(slots), reason))
+            self.ledger.add(Entry(job_id, slots[0], slots[-1], counted(slots), reason))
             job.next_slot = job.definition.after(self.now)
 
     # due, run ---------------------------------------------------------------------------------------------------------
@@ -170,7 +177,7 @@ class Model:
         kept = self._kept(job.definition, due)
         dropped = due[: len(due) - len(kept)]
         if dropped:
-            self.ledger.add(Entry(job_id, dropped[0], dropped[-1], len(dropped), "misfire"))
+            self.ledger.add(Entry(job_id, dropped[0], dropped[-1], counted(dropped), "misfire"))
         if job.definition.overlap == "skip" and kept:
             busy = any(run.state in ("pending", "running") for run in self.runs_of(job_id))
             stays = [] if busy else kept[-1:]
@@ -195,12 +202,15 @@ class Model:
             case "catch_up_2_within_a_minute":
                 return [slot for slot in due if self.now - slot <= timedelta(minutes=1)][-2:]
 
-    def trigger(self, job_id: str, slot: datetime) -> bool:
-        """A run on request; False when the slot is a run already."""
-        if (job_id, slot) in self.runs:
+    def trigger(self, job_id: str, slot: datetime | None) -> bool:
+        """A run on request; False when the slot is a run already. Without a slot: the first free millisecond."""
+        at = slot or self.now
+        while slot is None and (job_id, at) in self.runs:
+            at += timedelta(milliseconds=1)
+        if (job_id, at) in self.runs:
             return False
-        starts = max(slot, self.now)
-        self.runs[job_id, slot] = ModelRun("pending", available_at=starts, since=starts, open=starts <= self.now)
+        starts = self.now if slot is None else max(slot, self.now)
+        self.runs[job_id, at] = ModelRun("pending", available_at=starts, since=starts, open=starts <= self.now)
         return True
 
     def replay(self, key: Key) -> bool:

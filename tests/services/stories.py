@@ -1,10 +1,12 @@
 """What the stories of the services share: jobs, a clock that tells when somebody waits, damage and outages by SQL."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -12,7 +14,9 @@ import asyncpg
 import rota
 from rota.clock import ManualClock
 from rota.domain.job import Job
+from rota.errors import CommitUnknown, DatabaseUnavailable
 from rota.store.admin import with_database
+from rota.store.database import Database
 from rota.store.jobs import StoredJob
 from rota.testing import RotaKit
 
@@ -100,6 +104,32 @@ async def outage(kit: RotaKit) -> AsyncIterator[None]:
 def name_of(dsn: str) -> str:
     """Return the name of the database in a DSN."""
     return urlsplit(dsn).path[1:]
+
+
+class Faulty(Database):
+    """A database with trouble, by the name of a statement: refused, done with the answer lost, or done late.
+
+    `asked` counts the statements; `late` are those still on their way, each to be awaited when it shall commit.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.trouble: dict[str, Literal["refused", "lost", "late"]] = {}
+        self.asked: Counter[str] = Counter()
+        self.late: list[Callable[[], Awaitable[object]]] = []
+
+    async def fetch(self, statement: Any, /, **options: Any) -> list[Any]:
+        self.asked[statement.name] += 1
+        send = partial(super().fetch, statement, **options)
+        trouble = self.trouble.get(statement.name)
+        if trouble == "refused":
+            raise DatabaseUnavailable(f"{statement.name}: refused")
+        if trouble == "late":
+            self.late.append(send)
+        rows = await send() if trouble != "late" else []
+        if trouble:
+            raise CommitUnknown(f"{statement.name}: the connection ended")
+        return rows
 
 
 class WatchedClock(ManualClock):

@@ -4,6 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
 
 from rota.services.hints import CHANNEL, HINTS_PER_SECOND, SCHEDULES, Hints, pool_topic
 from rota.store.database import Database
@@ -112,6 +116,46 @@ async def test_a_hint_that_cannot_be_sent_is_lost_and_ends_nothing(rota_kit: Rot
         await database.close()
         hints.publish("pool:a")
         await clock.until_begun(2)
+
+
+async def test_a_hint_that_the_database_cannot_take_ends_nothing_and_keeps_no_other(rota_kit: RotaKit) -> None:
+    """A topic too long for a notification, or a full queue of them, is no trouble that passes by itself."""
+    clock, heard = WatchedClock(), asyncio.Event()
+    hints = Hints(rota_kit.database, clock)
+    async with rota_kit.database.listening(CHANNEL, lambda _: heard.set()), running(hints, listen=False):
+        await clock.until_begun(1)
+        hints.publish("x" * 9000)
+        hints.publish("pool:a")
+        async with asyncio.timeout(20):
+            await heard.wait()
+
+
+@pytest.mark.parametrize("trouble", ["the connection ends before LISTEN", "a bug"])
+async def test_a_process_that_could_not_listen_once_listens_later(
+    rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    connect, connections = asyncpg.connect, list[Any]()
+
+    async def connect_badly(*arguments: Any, **options: Any) -> Any:
+        connections.append(await connect(*arguments, **options))
+        if len(connections) == 1:
+            connections[0].terminate()
+            if trouble == "a bug":
+                raise ZeroDivisionError
+        return connections[-1]
+
+    monkeypatch.setattr(asyncpg, "connect", connect_badly)
+    clock = WatchedClock()
+    hints = Hints(rota_kit.database, clock)
+    hint = hints.subscribe("pool:a")
+    async with running(hints, listen=True):
+        await clock.until_begun(2)
+        clock.advance(2)
+        await clock.until_begun(4)  # it waits for the connection to end, so it has one
+        assert len(connections) == 2
+        await rota_kit.database.fetch(upkeep.send_hint, topic="pool:a")
+        async with asyncio.timeout(20):
+            await hint.wait()
 
 
 async def test_nothing_depends_on_a_hint(rota_kit: RotaKit) -> None:

@@ -1,13 +1,19 @@
 """Leases whose holders are gone: reclaimed on time, in any number, and not after an outage that was nobody's fault."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 import rota
+from rota.clock import ManualClock
 from rota.domain.job import Job
 from rota.errors import DatabaseUnavailable, LeaseLost
 from rota.services import reaper as module
+from rota.services.reaper import INTERVAL, OUTAGE, Reaper
+from rota.store.database import Database
 from rota.testing import RotaKit
 from rota.testing.kit import KitWork
 from tests.services.stories import HOUR, MINUTE, SECOND, START, TEN_SECONDS, every, execute, outage, states
@@ -154,6 +160,78 @@ async def test_a_hiccup_shorter_than_a_renewal_interval_costs_nobody_time(rota_k
             await rota_kit.process.reaper.tick()
     rota_kit.clock.advance(0.5)
     await rota_kit.tick()
+    assert await states(rota_kit) == ["pending"]
+
+
+class Slow(Database):
+    """A database that gives the reaper its answers, each so many seconds after the question."""
+
+    clock: ManualClock
+    seconds = 0.0
+
+    async def fetch(self, statement: Any, /, **options: Any) -> list[Any]:
+        rows = await super().fetch(statement, **options)
+        if statement.name == "expired_leases":
+            self.clock.advance(self.seconds)
+        return rows
+
+
+@asynccontextmanager
+async def slow_reaper(kit: RotaKit) -> AsyncIterator[tuple[Slow, Reaper]]:
+    """Yield a reaper in the place of the kit's, over a database that can be slow."""
+    async with await Slow.connect(kit.dsn, size=1, reserved=1) as database:
+        database.clock = kit.clock
+        yield database, Reaper(database, kit.clock, kit.process.owned, kit.rota.hints)
+
+
+async def look_after(kit: RotaKit, reaper: Reaper, seconds: float) -> None:
+    """Let the scheduler have its shards, and the reaper its look, so much later."""
+    kit.clock.advance(seconds)
+    for _ in range(2):
+        await kit.process.keeper.tick()
+    await reaper.tick()
+
+
+async def test_a_database_that_answers_late_was_away_for_the_workers_too(rota_kit: RotaKit) -> None:
+    """No call fails: it takes 20 s, in which nobody could renew a lease of 10 s."""
+    await rota_kit.put(Job(job_id="tick", handler="h", lease_duration=TEN_SECONDS))
+    await rota_kit.on_demand.trigger("tick", tenant_id="default")
+    await claim_all(rota_kit)
+    async with slow_reaper(rota_kit) as (database, reaper):
+        await look_after(rota_kit, reaper, 0)
+        database.seconds = 20
+        await look_after(rota_kit, reaper, INTERVAL)
+        database.seconds = 0
+        await look_after(rota_kit, reaper, INTERVAL)
+        assert await states(rota_kit) == ["running"], "its worker has had one second"
+        await look_after(rota_kit, reaper, 8)
+        assert await states(rota_kit) == ["running"]
+        await look_after(rota_kit, reaper, 1)
+        assert await states(rota_kit) == ["pending"], "its worker has had a lease's time, and did not come"
+
+
+async def test_an_answer_that_is_only_a_little_late_costs_nobody_time(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h", lease_duration=3 * SECOND))
+    await rota_kit.on_demand.trigger("tick", tenant_id="default")
+    await claim_all(rota_kit)
+    async with slow_reaper(rota_kit) as (database, reaper):
+        database.seconds = OUTAGE
+        await look_after(rota_kit, reaper, INTERVAL)
+        await look_after(rota_kit, reaper, INTERVAL)
+    assert await states(rota_kit) == ["pending"]
+
+
+async def test_where_every_answer_is_late_lost_runs_are_reclaimed_all_the_same(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h", lease_duration=TEN_SECONDS))
+    await rota_kit.on_demand.trigger("tick", tenant_id="default")
+    await claim_all(rota_kit)
+    async with slow_reaper(rota_kit) as (database, reaper):
+        database.seconds = 5
+        for _ in range(9):
+            await look_after(rota_kit, reaper, INTERVAL)
+        assert await states(rota_kit) == ["running"], "its worker has had less than ten seconds between late answers"
+        for _ in range(2):
+            await look_after(rota_kit, reaper, INTERVAL)
     assert await states(rota_kit) == ["pending"]
 
 

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from rota.assembly import SchedulerProcess
+from rota.assembly import SchedulerProcess, assemble
 from rota.domain.shard import KEEP_INTERVAL, SHARD_LEASE
+from rota.errors import DatabaseUnavailable
 from rota.testing import RotaKit
-from tests.services.stories import SECOND, TEN_SECONDS, every, execute, fetch, tick_all
+from tests.services.stories import SECOND, TEN_SECONDS, Faulty, every, execute, fetch, tick_all
 
 SHARDS = 64
 TWO_LEASES = 2 * SHARD_LEASE
@@ -77,6 +78,35 @@ async def test_a_scheduler_restarted_under_its_name_owns_its_shards_again_after_
     again = rota_kit.scheduler("scheduler-1")
     await keep(rota_kit, [again], rounds=SHARD_LEASE // KEEP_INTERVAL)
     assert shares(rota_kit, [again]) == [SHARDS]
+
+
+@pytest.mark.parametrize("trouble", ["all_shards", "live_schedulers"])
+async def test_trouble_after_a_write_costs_no_shard_that_it_gave(rota_kit: RotaKit, trouble: str) -> None:
+    """A restarted scheduler adopts its shards under new epochs; a question that fails then does not make it forget."""
+    await keep(rota_kit, [rota_kit.process], rounds=1)
+    async with await Faulty.connect(rota_kit.dsn) as database:
+        cluster = assemble(rota_kit.rota.settings, dsn=rota_kit.dsn, database=database, clock=rota_kit.clock)
+        again = cluster.scheduler_process("scheduler-1")
+        for _ in range(SHARD_LEASE // KEEP_INTERVAL + 1):
+            rota_kit.clock.advance(KEEP_INTERVAL)
+            database.trouble = {trouble: "refused"}
+            with pytest.raises(DatabaseUnavailable):
+                await again.keeper.tick()
+            assert shares(rota_kit, [again]) == [SHARDS], "adopted, and renewed since"
+        database.trouble = {}
+        await keep(rota_kit, [again], rounds=1)
+        assert shares(rota_kit, [again]) == [SHARDS]
+
+
+async def test_a_stale_namesake_that_leaves_takes_no_shard_from_its_successor(rota_kit: RotaKit) -> None:
+    stale, successor = rota_kit.process, rota_kit.scheduler("scheduler-1")
+    await keep(rota_kit, [stale], rounds=1)
+    await successor.keeper.tick()
+    await stale.keeper.leave()
+    [row] = await fetch(rota_kit, "SELECT count(*) AS shards FROM rota.shard WHERE owner = 'scheduler-1'")
+    assert row["shards"] == SHARDS
+    await keep(rota_kit, [successor], rounds=1)
+    assert shares(rota_kit, [successor]) == [SHARDS]
 
 
 async def test_an_owner_that_could_not_renew_stops_believing_when_its_lease_ends(rota_kit: RotaKit) -> None:

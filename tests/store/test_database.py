@@ -255,18 +255,53 @@ async def test_listeners_hear_and_learn_that_their_connection_is_gone(dsn: str) 
             await gone.wait()
 
 
+async def test_nobody_listens_at_a_primary_that_takes_no_writes(dsn: str) -> None:
+    async with await Database.connect(dsn) as database, outsider(dsn) as other:
+        name = await other.fetchval("SELECT current_database()")
+        await other.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        with pytest.raises(DatabaseUnavailable):
+            await database.listening("rota_hint", print).__aenter__()
+
+
+async def test_a_connection_that_ends_before_it_listens_is_trouble_that_passes(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = asyncpg.connect
+
+    async def connect_badly(*arguments: Any, **options: Any) -> Any:
+        raw = await connect(*arguments, **options)
+        raw.terminate()
+        return raw
+
+    monkeypatch.setattr(asyncpg, "connect", connect_badly)
+    async with await Database.connect(dsn) as database:
+        with pytest.raises(DatabaseUnavailable, match="listen"):
+            await database.listening("rota_hint", print).__aenter__()
+
+
 # errors -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", sorted(module.TRANSIENT - {"57P01", "57P02"}))
+PASSING = {"53000", "53100", "53200", "53300", "53400", "57000", "57014", "57P03", "58000", "58030"}
+
+
+@pytest.mark.parametrize("state", sorted(module.TRANSIENT | PASSING))
 def test_a_state_that_passes_by_itself_is_unavailable(state: str) -> None:
+    """A full disk refuses a good report: it is sent again, and not taken for poison."""
     found = translate(asyncpg.PostgresError.new({"C": state, "M": "no"}), "x")
     assert type(found) is DatabaseUnavailable
 
 
-@pytest.mark.parametrize("state", ["08000", "08003", "08006", "08007", "57P01", "57P02"])
-def test_a_connection_that_ended_leaves_the_commit_in_doubt_if_something_was_sent(state: str) -> None:
-    error = asyncpg.PostgresError.new({"C": state, "M": "no"})
+@pytest.mark.parametrize(
+    ("state", "severity"),
+    [
+        ("08000", "ERROR"), ("08003", "ERROR"), ("08006", "ERROR"), ("08007", "ERROR"),
+        ("57P01", "FATAL"), ("57P02", "FATAL"), ("53100", "PANIC"), ("58030", "PANIC"),
+    ],
+)  # fmt: skip
+def test_a_connection_that_ended_leaves_the_commit_in_doubt_if_something_was_sent(state: str, severity: str) -> None:
+    """A full disk under the write-ahead log ends the server in a commit."""
+    error = asyncpg.PostgresError.new({"C": state, "S": severity, "M": "no"})
     assert type(translate(error, "x")) is CommitUnknown
     assert type(translate(error, "x", sent=False)) is DatabaseUnavailable
 
@@ -285,7 +320,7 @@ def test_trouble_of_the_driver_and_the_network_is_told_apart(error: Exception, k
     assert type(translate(error, "x")) is kind
 
 
-@pytest.mark.parametrize("state", ["42601", "42P01", "23505", "22012", "42501", "XX000"])
+@pytest.mark.parametrize("state", ["42601", "42P01", "23505", "22012", "42501", "54000", "XX000"])
 def test_a_programming_error_stays_what_it_is(state: str) -> None:
     error = asyncpg.PostgresError.new({"C": state, "M": "no"})
     assert translate(error, "x") is error

@@ -37,7 +37,7 @@ async def test_the_next_owner_of_a_shard_cannot_make_what_the_last_one_is_still_
     epochs = rota_kit.process.owned.epochs(now=now)
     async with rota_kit.database.transaction() as tx:
         await materialise(cast(Database, Within(tx)), rota_kit, advances, "scheduler-1", epochs)
-        await shards.release(rota_kit.database, "scheduler-1", list(epochs), now=now)
+        await shards.release(rota_kit.database, "scheduler-1", epochs, now=now)
         taken = await shards.acquire(rota_kit.database, "scheduler-2", list(epochs), now=now, expires_at=now)
         assert taken.keys() == epochs.keys()
         second = asyncio.create_task(materialise(rota_kit.database, rota_kit, advances, "scheduler-2", taken))

@@ -12,7 +12,7 @@ from rota.cli.options import Call, command
 from rota.cli.output import Table
 from rota.cli.views import change_word
 from rota.domain.job import DEFAULT_TENANT, check_name
-from rota.errors import InvalidInput, NotFound
+from rota.errors import InvalidInput
 from rota.worker.handlers import SHELL
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def crontab(
         _answer(call, found, document, f"{len(found.imported)} jobs would be imported", _preview(found))
     else:
         async with call.opened() as rota:
-            results, paused = await _put(rota, found, tenant_id=call.tenant_id)
+            results, paused = await _put(rota, found)
         _answer(call, found, *_done(found, results, paused))
     return NO if found.refused else None
 
@@ -108,25 +108,12 @@ def _edited(entry: "ImportedJob", changes: dict[str, str]) -> "ImportedJob":
     return replace(entry, job=entry.job.edited(**changes)) if changes else entry
 
 
-async def _put(rota: "Rota", found: Found, *, tenant_id: str) -> "tuple[list[PutResult], list[str]]":
+async def _put(rota: "Rota", found: Found) -> "tuple[list[PutResult], list[str]]":
     """Put the jobs; returns the results and the ids of those paused: new ones that were suspended where they were."""
-    suspended = []
-    for entry in found.imported.values():
-        if entry.paused and not await _exists(rota, entry.job.job_id, tenant_id=tenant_id):
-            suspended.append(entry)
-    results = await rota.definitions.put([entry.job for entry in found.imported.values()])
-    for entry in suspended:
-        reason = f"suspended in {entry.file}, line {entry.line}"
-        await rota.definitions.pause(entry.job.job_id, tenant_id=tenant_id, reason=reason)
-    return results, [entry.job.job_id for entry in suspended]
-
-
-async def _exists(rota: "Rota", job_id: str, *, tenant_id: str) -> bool:
-    try:
-        await rota.definitions.get(job_id, tenant_id=tenant_id)
-    except NotFound:
-        return False
-    return True
+    entries = found.imported.values()
+    suspended = {entry.job.job_id: f"suspended in {entry.file}, line {entry.line}" for entry in entries if entry.paused}
+    results = await rota.definitions.put([entry.job for entry in entries], pause_new=suspended)
+    return results, [result.job_id for result in results if result.created and result.job_id in suspended]
 
 
 def _done(

@@ -73,7 +73,7 @@ def change_word(result: "PutResult") -> str:
     """Return created, changed or unchanged."""
     if not result.changed:
         return "unchanged"
-    return "created" if result.version == 1 else "changed"
+    return "created" if result.created else "changed"
 
 
 def run_to_json(run: "RunView") -> dict[str, Any]:

@@ -14,6 +14,9 @@ from rota.domain.run import Gate, RunState
 ERROR_LIMIT: Final = 16 * 1024
 """The most characters of an error text that are kept, once, on its attempt."""
 
+CLAIM_LIMIT: Final = 500
+"""The most runs that one claim gives, however many are asked for."""
+
 _CUT: Final = "\n… cut by Rota from {length} characters …\n"
 
 

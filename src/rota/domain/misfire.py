@@ -22,7 +22,7 @@ MAX_AGE_LIMIT: Final = timedelta(days=11_000)
 LATE_LIMIT: Final = 1000
 """The most slots within the grace that one decision turns into runs; more follow at the next tick."""
 
-COUNT_LIMIT: Final = 10_000
+COUNT_LIMIT: Final = 1000
 """Skipped slots are counted up to this many; a longer range is recorded without a count."""
 
 

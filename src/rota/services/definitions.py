@@ -1,7 +1,7 @@
 """Jobs come, change, pause and go. An edit takes effect at the next tick and never fires slots of the past."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final, Literal
@@ -17,12 +17,15 @@ from rota.errors import InvalidInput, NotFound, VersionConflict
 from rota.services.hints import SCHEDULES, Hints
 from rota.services.next_slots import recompute_shard
 from rota.store import jobs as store
-from rota.store.database import Connection, Database
+from rota.store.database import Connection, Database, repeat
 from rota.store.jobs import Reroute, ScheduleRow, StoredJob
 
 PUT_BATCH: Final = 1000
 PAGE: Final = 1000
 REASON_LIMIT: Final = 1000
+RACES: Final = 3
+"""How often a put begins again because somebody else created one of its jobs at the same moment."""
+NOBODY: Final[Mapping[str, str]] = {}
 
 Missed = Literal["policy", "drop"]
 
@@ -31,11 +34,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutResult:
-    """What an upsert did. `changed` is False when the very same definition stood there already."""
+    """What an upsert did. `changed` is False when the very same definition stood there; `created` means it is new."""
 
     job_id: str
     version: int
     changed: bool
+    created: bool
     next_slot: datetime | None
     warnings: tuple[str, ...]
 
@@ -48,8 +52,12 @@ class Definitions:
         self._clock = clock
         self._hints = hints
 
-    async def put(self, jobs: Sequence[Job], *, if_version: int | None = None) -> list[PutResult]:
+    async def put(
+        self, jobs: Sequence[Job], *, if_version: int | None = None, pause_new: Mapping[str, str] = NOBODY
+    ) -> list[PutResult]:
         """Insert or replace jobs, in transactions of PUT_BATCH; the same definition again changes nothing.
+
+        Those named in `pause_new` (job id -> reason) are paused from the start, if they are new.
 
         A new job's first slot, and the first one after a changed schedule, lies after this instant; a pause outlives
         an edit. Raises InvalidInput when a job stands twice among `jobs`, and VersionConflict when `if_version` is
@@ -63,8 +71,7 @@ class Definitions:
         results: list[PutResult] = []
         remaining = iter(jobs)
         while batch := list(islice(remaining, PUT_BATCH)):
-            async with self._database.transaction() as tx:
-                results += await self._put_batch(tx, batch, if_version=if_version)
+            results += await self._put_whole(batch, if_version=if_version, pause_new=pause_new)
         if any(result.changed for result in results):
             self._hints.publish(SCHEDULES)
         return results
@@ -127,7 +134,27 @@ class Definitions:
             self._hints.publish(SCHEDULES)
         return moved
 
-    async def _put_batch(self, tx: Connection, jobs: Sequence[Job], *, if_version: int | None) -> list[PutResult]:
+    async def _put_whole(
+        self, jobs: Sequence[Job], *, if_version: int | None, pause_new: Mapping[str, str]
+    ) -> list[PutResult]:
+        """Put a batch in one transaction. It can be repeated, unless it depends on a version that it changes itself."""
+
+        async def once() -> list[PutResult]:
+            async with self._database.transaction() as tx:
+                return await self._put_batch(tx, jobs, if_version=if_version, pause_new=pause_new)
+
+        if if_version is not None:
+            return await once()
+        for _ in range(RACES):
+            try:
+                return await repeat(once, clock=self._clock)
+            except _CreatedMeanwhile:
+                continue  # the next look at the rows sees what somebody else has just created
+        return await once()
+
+    async def _put_batch(
+        self, tx: Connection, jobs: Sequence[Job], *, if_version: int | None, pause_new: Mapping[str, str]
+    ) -> list[PutResult]:
         now = self._clock.now()
         ordered = sorted(jobs, key=lambda job: job.job_uid)
         standing = await store.lock(tx, [job.job_uid for job in ordered])
@@ -139,24 +166,25 @@ class Definitions:
             before = standing.get(job.job_uid)
             _check_version(job, before, if_version)
             if before is not None and before.job == job and not before.deleted and before.quarantined is None:
-                results[job.job_uid] = _result(job, before.version, changed=False, next_slot=before.next_slot)
+                results[job.job_uid] = _result(job, before.version, before.next_slot, changed=False)
                 continue
             version = before.version + 1 if before else 1
             row = _schedule_row(job, before, version=version, now=now)
-            if before is not None and not before.deleted and before.quarantined is None and row.since != before.since:
+            if before is not None and not before.deleted and row.since != before.since:
                 # The old schedule's slots that nobody has looked at yet never run, and leave their trace.
                 await self._drop_missed(tx, before, policy={"edit": "schedule"}, now=now)
             writes.append((job, version))
             schedules.append(row)
             if before is not None and (reroute := _reroute(job, before)):
                 reroutes.append(reroute)
-            results[job.job_uid] = _result(job, version, changed=True, next_slot=row.next_slot)
+            results[job.job_uid] = _result(job, version, row.next_slot, changed=True, created=_is_new(job, standing))
         if writes:
             if len(await store.write(tx, writes, now=now)) < len(writes):
-                raise VersionConflict(
-                    "a job was created by somebody else at this moment", hint="send the request again"
-                )
-            await store.write_schedules(tx, schedules)
+                raise _CreatedMeanwhile("a job was created by somebody else at this moment", hint="put it again")
+            new = {job.job_uid: job for job, version in writes if job.job_id in pause_new and _is_new(job, standing)}
+            for uid, job in new.items():
+                await store.set_pause(tx, uid, paused_at=now, reason=pause_new[job.job_id], now=now)
+            await store.write_schedules(tx, [_paused(row) if row.job_uid in new else row for row in schedules])
         if reroutes:
             await store.reroute_pending(tx, reroutes)
         return [results[job.job_uid] for job in jobs]
@@ -165,8 +193,15 @@ class Definitions:
         self, tx: Connection, stored: StoredJob, *, policy: dict[str, str], now: datetime
     ) -> datetime | None:
         """Enter the slots that passed into the ledger; return the first slot after now."""
-        if stored.job is None or stored.job.schedule is None or stored.next_slot is None or stored.next_slot > now:
+        if stored.next_slot is None or stored.next_slot > now:
             return stored.next_slot
+        if stored.job is None:
+            # Its rule cannot be read, so the range that it may have named is all that can be said.
+            unread = Skipped(first=stored.next_slot, last=now, slots=None, reason="misfire")
+            await store.note_skipped(tx, stored.job_uid, unread, policy=policy, now=now)
+            return None
+        if stored.job.schedule is None:
+            return None
         schedule, first = stored.job.schedule, stored.next_slot
         last = max(schedule.latest_slots(now, after=first, count=1), default=first)
         slots = 1 + schedule.count_slots(first, last, limit=COUNT_LIMIT)
@@ -174,6 +209,20 @@ class Definitions:
         skipped = Skipped(first=first, last=last, slots=slots if slots <= COUNT_LIMIT else None, reason=reason)
         await store.note_skipped(tx, stored.job_uid, skipped, policy=policy, now=now)
         return schedule.next_slot(now)
+
+
+class _CreatedMeanwhile(VersionConflict):
+    """Two put a new job at once, and this one comes second."""
+
+
+def _is_new(job: Job, standing: Mapping[int, StoredJob]) -> bool:
+    before = standing.get(job.job_uid)
+    return before is None or before.deleted
+
+
+def _paused(row: ScheduleRow) -> ScheduleRow:
+    """Return the row of a job that was paused right after it was written, which is one version more."""
+    return replace(row, next_run_at=None, version=row.version + 1)
 
 
 def _schedule_row(job: Job, before: StoredJob | None, *, version: int, now: datetime) -> ScheduleRow:
@@ -210,11 +259,18 @@ def _reroute(job: Job, before: StoredJob) -> Reroute | None:
     return Reroute(job=job, rank_change=change)
 
 
-def _result(job: Job, version: int, *, changed: bool, next_slot: datetime | None) -> PutResult:
+def _result(job: Job, version: int, next_slot: datetime | None, *, changed: bool, created: bool = False) -> PutResult:
     warnings = list(job.schedule.warnings) if job.schedule is not None else []
     if job.schedule is not None and next_slot is None:
         warnings.append("the schedule has no slot after now: this job is finished")
-    return PutResult(job_id=job.job_id, version=version, changed=changed, next_slot=next_slot, warnings=tuple(warnings))
+    return PutResult(
+        job_id=job.job_id,
+        version=version,
+        changed=changed,
+        created=created,
+        next_slot=next_slot,
+        warnings=tuple(warnings),
+    )
 
 
 def _check_version(job: Job, before: StoredJob | None, if_version: int | None) -> None:

@@ -46,6 +46,7 @@ class Hints:
         self._listeners: WeakSet[Hint] = WeakSet()
         self._unsent: set[str] = set()
         self._anything = asyncio.Event()
+        self._has_warned = False
 
     def subscribe(self, topic: str) -> Hint:
         """Return an event that is set at each hint on the topic, as long as somebody keeps it."""
@@ -78,9 +79,9 @@ class Hints:
         for topic in topics:
             try:
                 await self._database.fetch(sql.send_hint, topic=topic)
-            except DatabaseUnavailable as error:
+            except Exception as error:
                 # A lost hint costs a poll interval, so it is not tried again.
-                log.debug("hint.lost", topic=topic, error=str(error))
+                self._note("hint.lost", error, topic=topic)
 
     async def _listen(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -88,9 +89,17 @@ class Hints:
                 async with self._database.listening(CHANNEL, self._wake) as gone:
                     while not (stop.is_set() or gone.is_set()):
                         await self._clock.wait(gone, 1.0)
-            except DatabaseUnavailable as error:
-                log.debug("hints.not_listening", error=str(error))
+            except Exception as error:
+                self._note("hints.not_listening", error)
             await self._clock.wait(stop, _RECONNECT_WAIT)
+
+    def _note(self, event: str, error: Exception, **facts: str) -> None:
+        """Log trouble that only costs promptness; what is not the database's absence is worth one warning."""
+        if isinstance(error, DatabaseUnavailable) or self._has_warned:
+            log.debug(event, error=repr(error), **facts)
+        else:
+            self._has_warned = True
+            log.warning(event, error=repr(error), **facts, exc_info=True)
 
     def _wake(self, topic: str) -> None:
         for hint in self._listeners:

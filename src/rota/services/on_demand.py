@@ -11,16 +11,19 @@ import structlog
 from rota.clock import Clock
 from rota.domain.admission import AGEING, rank
 from rota.domain.ids import job_uid, run_id, slot_of, to_milliseconds
-from rota.domain.job import check_payload
+from rota.domain.job import Job, check_payload
 from rota.domain.run import Gate
-from rota.errors import NotFound, SlotTaken
+from rota.errors import CommitUnknown, NotFound, SlotTaken
 from rota.services.hints import SCHEDULES, Hints, pool_topic
 from rota.store import jobs, runs
-from rota.store.database import Database
+from rota.store.database import Database, repeat
 from rota.store.partitions import with_partitions
 from rota.store.runs import SlotKey
 
 REPLAY_BATCH: Final = 1000
+
+NOW_SLOTS: Final = 50
+"""How many milliseconds a run that is wanted now may give way to others of its job."""
 
 log = structlog.get_logger()
 
@@ -46,35 +49,59 @@ class OnDemand:
         A run at an instant that the schedule names *is* that slot: the scheduler finds it taken and goes on.
         Raises NotFound, InvalidInput, and SlotTaken when the job has a run at this instant already.
         """
-        uid, now = job_uid(tenant_id, job_id), self._clock.now()
-        stored = await jobs.get(self._database, uid)
+        now = self._clock.now()
+        stored = await jobs.get(self._database, job_uid(tenant_id, job_id))
         if stored is None:
-            raise NotFound(f"there is no job {job_id!r}", hint="`rota job list` shows the jobs of this tenant")
-        slot = scheduled_for or now.replace(microsecond=now.microsecond // 1000 * 1000)
-        to_milliseconds(slot)
-        # Months of partitions are those of UTC.
-        slot = slot.astimezone(UTC)
-        if payload is not None:
-            check_payload(payload)
+            raise _unknown(job_id)
         if stored.job is None:
             raise NotFound(f"job {job_id!r} cannot be read: {stored.problem}", hint="put it again")
-        job = stored.job
-        available_at = max(slot, now) if scheduled_for else now
-        key = SlotKey(uid, slot)
-        made = await with_partitions(
-            self._database,
-            [slot],
-            lambda: runs.trigger(
-                self._database, key, payload=None if payload is None else json.dumps(payload), now=now,
-                rank=rank(available_at, priority=job.priority), available_at=available_at,
-                gate=Gate.TIME if available_at > now else Gate.OPEN, pool=job.pool, handler=job.handler,
-            ),
-        )  # fmt: skip
-        run = run_id(uid, slot)
-        if not made:
-            raise SlotTaken(f"job {job_id!r} has a run at {slot.isoformat()} already: {run}")
-        self._hints.publish(SCHEDULES if available_at > now else pool_topic(job.pool))
-        return run
+        if payload is not None:
+            check_payload(payload)
+        if scheduled_for is not None:
+            to_milliseconds(scheduled_for)
+            # Months of partitions are those of UTC.
+            slots = [scheduled_for.astimezone(UTC)]
+        else:
+            # "Now" is any slot that is still free at this instant: two callers in one millisecond get two runs.
+            whole = now.replace(microsecond=now.microsecond // 1000 * 1000)
+            slots = [whole + timedelta(milliseconds=later) for later in range(NOW_SLOTS)]
+        for slot in slots:
+            if await self._make(stored.job, slot, now=now, payload=payload, waits=scheduled_for is not None):
+                return run_id(stored.job_uid, slot)
+        if await jobs.get(self._database, stored.job_uid) is None:
+            raise _unknown(job_id)
+        taken = run_id(stored.job_uid, slots[0])
+        raise SlotTaken(f"job {job_id!r} has a run at {slots[0].isoformat()} already: {taken}")
+
+    async def _make(
+        self, job: Job, slot: datetime, *, now: datetime, payload: Mapping[str, Any] | None, waits: bool
+    ) -> bool:
+        """Make the run of a slot; False when it is taken, or the job is deleted meanwhile."""
+        available_at = max(slot, now) if waits else now
+        key = SlotKey(job.job_uid, slot)
+
+        async def write() -> str | None:
+            return await runs.trigger(
+                self._database,
+                key,
+                payload=None if payload is None else json.dumps(payload),
+                rank=rank(available_at, priority=job.priority),
+                available_at=available_at,
+                gate=Gate.TIME if available_at > now else Gate.OPEN,
+                now=now,
+            )
+
+        try:
+            pool = await with_partitions(self._database, [slot], write)
+        except CommitUnknown:
+            # The key tells: if the run stands there and was made at this very instant, it is ours.
+            view = await repeat(lambda: runs.get(self._database, key), clock=self._clock)
+            if view is None or view.created_at != now:
+                raise
+            pool = job.pool
+        if pool is not None:
+            self._hints.publish(SCHEDULES if available_at > now else pool_topic(pool))
+        return pool is not None
 
     async def replay(self, run_ids: Sequence[UUID]) -> frozenset[UUID]:
         """Send dead letters back to the queue; returns those that were dead until now. Nothing is replayed twice.
@@ -95,3 +122,7 @@ class OnDemand:
         return await runs.replay(
             self._database, batch, now=now, rank_at=rank(now, priority=0), ageing_ms=AGEING // timedelta(milliseconds=1)
         )
+
+
+def _unknown(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {job_id!r}", hint="`rota job list` shows the jobs of this tenant")

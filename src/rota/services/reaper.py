@@ -1,7 +1,7 @@
 """Looks after leases whose holders are gone: requeues their runs, or buries them."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import structlog
@@ -28,7 +28,8 @@ log = structlog.get_logger()
 class Reaper:
     """One scheduler's eye on the leases of its shards.
 
-    After an outage nobody is reaped until one lease's time has passed: the workers could not renew meanwhile.
+    After an outage nobody is reaped until one lease's time has passed: the workers could not renew meanwhile. A
+    database that answers, but as late as an outage is long, was away for them as well.
     """
 
     def __init__(self, database: Database, clock: Clock, owned: OwnedShards, hints: Hints) -> None:
@@ -38,6 +39,7 @@ class Reaper:
         self._hints = hints
         self._answered_at: float | None = None
         self._failing = False
+        self._was_late = False
         self._resumed_at = datetime(1970, 1, 1, tzinfo=UTC)
 
     async def tick(self) -> bool:
@@ -62,9 +64,11 @@ class Reaper:
 
     async def _reap(self, shards: Sequence[int], *, now: datetime) -> bool:
         self._note_outage(now)
+        asked_at = self._clock.monotonic()
         lapsed = await claims.expired(
             self._database, shards, now=now, resumed_at=self._resumed_at, limit=REAP_BATCH, error=LEASE_EXPIRED
         )
+        self._note_stall(self._clock.monotonic() - asked_at)
         if not lapsed:
             return False
         verdicts = [after_attempt(ended, now=now) for ended in lapsed]
@@ -83,5 +87,16 @@ class Reaper:
         if not self._failing or self._answered_at is None:
             return
         if self._clock.monotonic() - self._answered_at >= OUTAGE + INTERVAL:
-            self._resumed_at = now
-            log.warning("reaper.holds_back", since=now.isoformat())
+            self._hold_back(now)
+
+    def _note_stall(self, seconds: float) -> None:
+        """Take note of how long the answer took. What it says lapsed before the question, and so before the stall."""
+        is_late = seconds >= OUTAGE + INTERVAL
+        if is_late:
+            # One late answer after another only stops the time that must pass: where all are late, somebody is reaped.
+            self._hold_back(self._resumed_at + timedelta(seconds=seconds) if self._was_late else self._clock.now())
+        self._was_late = is_late
+
+    def _hold_back(self, since: datetime) -> None:
+        self._resumed_at = since
+        log.warning("reaper.holds_back", since=since.isoformat())

@@ -1,6 +1,7 @@
 """The timer: finds due slots in its shards, applies the misfire policy, and makes one run per slot. Tickless."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -23,6 +24,8 @@ SCAN_BATCH: Final = 1024
 """About how many due schedules one tick reads; every shard gets an equal part of it."""
 WRITE_BATCH: Final = 1000
 """The most runs that one statement makes, unless a single schedule's catch-up alone makes more."""
+DECIDE_SLICE: Final = 0.05
+"""Seconds of deciding after which what is decided is written: the shard keeper and the others get their turn."""
 FULL_SCAN_INTERVAL: Final = 1.0
 """Seconds after which a tick looks below its floor again: a resumed job's slot, or a late commit, lies there."""
 SET_BACK: Final = timedelta(seconds=5)
@@ -60,16 +63,13 @@ class Scheduler:
         floor = self._floor.take(shards, monotonic=self._clock.monotonic())
         part = max(1, SCAN_BATCH // len(shards))
         due = await store.due_schedules(self._database, shards, now=now, per_shard=part, floor=floor)
-        advances = await self._decide(due, now=now)
-        whole = len(advances) == len(due)
-        for batch in _batches(advances):
-            whole &= await self._write(batch, epochs=epochs, now=now)
+        made = await self._make(due, now=now)
         opened = await store.open_due_gates(self._database, shards, now=now, per_shard=part, floor=floor)
         for pool in set(opened):
             self._hints.publish(pool_topic(pool))
         # A shard that filled its part of a scan may hold more.
-        more = _fullest(due) >= part or len(opened) >= part
-        if whole and not more:
+        more = made.bounded or _fullest(due) >= part or len(opened) >= part
+        if made.whole and not more:
             self._floor.rise(now)
         return more or bool(self._doubtful)
 
@@ -97,26 +97,41 @@ class Scheduler:
             await recompute_shard(self._database, shard, now=now)
             self._doubtful.discard(shard)
 
-    async def _decide(self, due: Sequence[DueSchedule], *, now: datetime) -> list[Advance]:
+    async def _make(self, due: Sequence[DueSchedule], *, now: datetime) -> "_Made":
+        """Decide and write, slice by slice: what is decided is soon written, and nobody waits for a long decision."""
         live = await store.live_among(self._database, [job for job in due if job.overlap == "skip"])
         decided: dict[tuple[str, str, datetime, timedelta], domain.Due] = {}
-        advances, refused = [], []
-        for job in due:
+        refused: list[tuple[DueSchedule, str]] = []
+        made = _Made()
+        batch: list[Advance] = []
+        runs, began = 0, self._clock.monotonic()
+        # In the order of their keys, so that statements lock alike.
+        for job in sorted(due, key=lambda job: (job.shard, job.job_uid)):
             rule = (job.schedule, job.misfire, job.slot, job.grace)
             try:
                 if rule not in decided:
                     decided[rule] = _decide_rule(job, now=now)
-                advances.append(_advance(job, decided[rule], now=now, busy=(job.shard, job.job_uid) in live))
             except Exception as error:
-                # Pure computation: whatever one rule raises is that job's trouble, never its neighbours'.
+                # Whatever one job's rule does to this program, the others go on.
                 refused.append((job, f"the schedule cannot be computed: {error}"))
+                continue
+            step = _advance(job, decided[rule], now=now, busy=(job.shard, job.job_uid) in live)
+            made.bounded |= step.next_slot is not None and step.next_slot <= now
+            if batch and (runs + len(step.runs) > WRITE_BATCH or self._clock.monotonic() - began > DECIDE_SLICE):
+                made.whole &= await self._write(batch, now=now)
+                batch, runs, began = [], 0, self._clock.monotonic()
+            batch.append(step)
+            runs += len(step.runs)
+        if batch:
+            made.whole &= await self._write(batch, now=now)
         if refused:
             for job_id in await store.quarantine(self._database, refused):
                 log.error("job.quarantined", job_id=job_id)
-        return advances
+        return made
 
-    async def _write(self, batch: Sequence[Advance], *, epochs: dict[int, int], now: datetime) -> bool:
+    async def _write(self, batch: Sequence[Advance], *, now: datetime) -> bool:
         """Make a batch's runs; False when some of its schedules were edited or advanced by others meanwhile."""
+        epochs = self._owned.epochs(now=self._clock.now())
         slots = [run.scheduled_for for step in batch for run in step.runs]
         result = await with_partitions(
             self._database,
@@ -129,6 +144,14 @@ class Scheduler:
             for pool in {step.due.pool for step in batch if step.runs}:
                 self._hints.publish(pool_topic(pool))
         return result.advanced == len(batch)
+
+
+@dataclass(slots=True)
+class _Made:
+    """How far a tick got: was every step written, and did a decision stop at its bound with slots still due?"""
+
+    whole: bool = True
+    bounded: bool = False
 
 
 class _Floor:
@@ -187,20 +210,6 @@ def _new_run(job: DueSchedule, slot: datetime, *, now: datetime) -> NewRun:
     return NewRun(
         scheduled_for=slot, available_at=available_at, rank=rank(available_at, priority=job.priority), gate=gate
     )
-
-
-def _batches(advances: Sequence[Advance]) -> Iterator[list[Advance]]:
-    """Yield the steps in the order of their keys, so that statements lock alike, in batches bounded by their runs."""
-    batch: list[Advance] = []
-    runs = 0
-    for step in sorted(advances, key=lambda step: (step.due.shard, step.due.job_uid)):
-        if batch and runs + len(step.runs) > WRITE_BATCH:
-            yield batch
-            batch, runs = [], 0
-        batch.append(step)
-        runs += len(step.runs)
-    if batch:
-        yield batch
 
 
 def _fullest(due: Sequence[DueSchedule]) -> int:

@@ -43,22 +43,27 @@ class ShardKeeper:
             version=self._version,
             tzdata=self._tzdata,
         )
-        kept = await self._keep(expires_at=expires_at)
+        self._hold(await self._keep(expires_at=expires_at), expires_at=expires_at)
         plan = domain.plan(
             await shards.all_shards(self._database),
             me=self.scheduler_id,
-            held=kept.keys(),
+            held=self._epochs.keys(),
             schedulers=await shards.live_schedulers(self._database, now=now),
             now=now,
         )
-        for released in await shards.release(self._database, self.scheduler_id, plan.release, now=now):
-            kept.pop(released, None)
+        surplus = {shard: self._epochs[shard] for shard in plan.release}
+        released = await shards.release(self._database, self.scheduler_id, surplus, now=now)
+        self._hold({s: epoch for s, epoch in self._epochs.items() if s not in released}, expires_at=expires_at)
         taken = await shards.acquire(self._database, self.scheduler_id, plan.acquire, now=now, expires_at=expires_at)
-        if taken or plan.release:
-            log.info("shards.moved", scheduler=self.scheduler_id, taken=sorted(taken), released=list(plan.release))
-        self._epochs = kept | taken
-        self._owned.hold(self._epochs, expires_at=expires_at)
+        self._hold(self._epochs | taken, expires_at=expires_at)
+        if taken or released:
+            log.info("shards.moved", scheduler=self.scheduler_id, taken=sorted(taken), released=sorted(released))
         return False
+
+    def _hold(self, epochs: dict[int, int], *, expires_at: datetime) -> None:
+        """Believe each write as soon as it is answered: trouble with a later one must not cost what this one gave."""
+        self._epochs = epochs
+        self._owned.hold(epochs, expires_at=expires_at)
 
     async def _keep(self, *, expires_at: datetime) -> dict[int, int]:
         """Extend what is ours; at the first tick that is what a predecessor of our name left behind."""
@@ -79,6 +84,6 @@ class ShardKeeper:
         """Give all shards up and say goodbye, so that nobody waits for our lease to end."""
         now = self._clock.now()
         self._owned.hold({}, expires_at=now)
-        await shards.release(self._database, self.scheduler_id, list(self._epochs), now=now)
+        await shards.release(self._database, self.scheduler_id, self._epochs, now=now)
         await shards.forget(self._database, self.scheduler_id)
         self._epochs = {}

@@ -10,6 +10,7 @@ import orjson
 
 from rota.domain.attempt import Claim, Ended, LeaseKey, Outcome, Verdict
 from rota.domain.retry import RetryPolicy
+from rota.domain.run import RunState
 from rota.errors import InvalidInput
 from rota.store.database import Database, Lane
 from rota.store.statements import claims as sql
@@ -87,6 +88,13 @@ async def settle(
             gates=[verdict.gate for verdict in asked], **_columns([verdict.key for verdict in asked]),
         )  # fmt: skip
         settled |= {row["token"] for row in rows}
+    waiting = [
+        verdict.key for verdict in verdicts if verdict.state is RunState.PENDING and verdict.key.token in settled
+    ]
+    if waiting:
+        keys = _columns(waiting)
+        del keys["tokens"]
+        await database.fetch(sql.cancel_orphans, lane=Lane.URGENT, now=now, **keys)
     return frozenset(settled)
 
 
@@ -144,7 +152,7 @@ def _ended(row: Any, outcome: Outcome, error: str | None, retry_after: timedelta
 
 
 def _retry(text: str | None) -> RetryPolicy:
-    """Return a stored policy; the default one in place of what somebody's SQL damaged, which must not stop the others."""
+    """Return a stored policy; the default one in place of a damaged one, which must not stop the others."""
     try:
         return RetryPolicy() if text is None else RetryPolicy.from_json(orjson.loads(text))
     except InvalidInput:

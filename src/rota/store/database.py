@@ -24,10 +24,10 @@ STATEMENT_TIMEOUT: Final = 30.0
 CONNECT_TIMEOUT: Final = 5.0
 ACQUIRE_TIMEOUT: Final = 5.0
 
-TRANSIENT: Final = frozenset(
-    {"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "25006", "53200", "53300", "55006", "57014", "25P03"}
-)
-"""SQLSTATEs that pass by themselves; class 08 (connections) belongs to them too."""
+TRANSIENT: Final = frozenset({"40001", "40P01", "55P03", "25006", "55006", "25P03"})
+"""SQLSTATEs that pass by themselves."""
+TRANSIENT_CLASSES: Final = frozenset({"08", "53", "57", "58"})
+"""Classes of them: connections, resources (also a full disk), an operator's hand, the machine's own trouble."""
 
 _PASSING: Final = (
     TimeoutError,
@@ -135,15 +135,21 @@ class Database:
 
     @asynccontextmanager
     async def listening(self, channel: str, told: Callable[[str], None]) -> AsyncIterator[Any]:
-        """Listen on a channel over a connection of its own, while the block lasts."""
+        """Listen on a channel over a connection of its own, while the block lasts. Raises DatabaseUnavailable."""
         try:
-            raw: Any = await asyncpg.connect(self.dsn, timeout=CONNECT_TIMEOUT)
+            raw: Any = await asyncpg.connect(
+                self.dsn, timeout=CONNECT_TIMEOUT, target_session_attrs=SessionAttribute.read_write
+            )
         except Exception as error:
             raise translate(error, "listen", sent=False) from error
         gone = asyncio.Event()
         raw.add_termination_listener(lambda _: gone.set())
         try:
-            await raw.add_listener(channel, lambda _c, _pid, _channel, payload: told(payload))
+            await Connection(raw)._guarded(
+                lambda: raw.add_listener(channel, lambda _c, _pid, _channel, payload: told(payload)),
+                CONNECT_TIMEOUT,
+                "listen",
+            )
             yield gone
         finally:
             raw.terminate()
@@ -198,13 +204,16 @@ def translate(error: Exception, name: str, *, sent: bool = True) -> Exception:
     # A row without a partition is a check violation that names no constraint.
     if isinstance(error, asyncpg.CheckViolationError) and error.constraint_name is None:
         return MissingPartition(f"{name}: {error}")
-    ended = isinstance(error, asyncpg.PostgresConnectionError | ConnectionError) or (state or "").startswith("08")
-    # A backend that is told to end says so also when its statement has just committed.
-    if sent and (ended or state in ("57P01", "57P02")):
+    state_class = (state or "")[:2]
+    ended = isinstance(error, asyncpg.PostgresConnectionError | ConnectionError) or state_class == "08"
+    # A backend that ends, told to or by a crash, says so also when its statement has just committed.
+    severity = getattr(error, "severity_en", None) or getattr(error, "severity", None)
+    if sent and (ended or severity in ("FATAL", "PANIC")):
         return CommitUnknown(f"{name}: the connection ended: {error}")
     # A wrong name or password is the address's fault, not the program's.
-    refused = not sent and (state or "")[:2] in ("28", "3D")
-    if ended or refused or state in TRANSIENT or isinstance(error, _PASSING):
+    refused = not sent and state_class in ("28", "3D")
+    transient = state in TRANSIENT or state_class in TRANSIENT_CLASSES
+    if ended or refused or transient or isinstance(error, _PASSING):
         return DatabaseUnavailable(f"{name}: {str(error) or type(error).__name__}")
     return error
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -74,9 +74,14 @@ class Reroute:
 
 
 async def lock(tx: Connection, uids: Sequence[int]) -> dict[int, StoredJob]:
-    """Return these jobs by uid, deleted ones too, locked until the transaction ends."""
-    rows = await tx.fetch(sql.lock_jobs, shards=[shard_of(uid) for uid in uids], job_uids=uids)
-    return {row["job_uid"]: _stored(row) for row in rows}
+    """Return these jobs by uid, deleted ones too, locked with their schedules until the transaction ends."""
+    keys: dict[str, Any] = {"shards": [shard_of(uid) for uid in uids], "job_uids": list(uids)}
+    rows = await tx.fetch(sql.lock_jobs, **keys)
+    schedules = {row["job_uid"]: row for row in await tx.fetch(sql.lock_schedules, **keys)}
+    return {row["job_uid"]: _stored(row, schedules.get(row["job_uid"], _NO_SCHEDULE)) for row in rows}
+
+
+_NO_SCHEDULE: Final[dict[str, Any]] = {"next_run_at": None, "next_slot": None, "since": None}
 
 
 async def write(tx: Connection, jobs: Sequence[tuple[Job, int]], *, now: datetime) -> frozenset[int]:
@@ -121,13 +126,13 @@ async def reroute_pending(tx: Connection, edits: Sequence[Reroute]) -> int:
 async def get(database: Database, uid: int) -> StoredJob | None:
     """Return one job, unless it is unknown or deleted."""
     rows = await database.fetch(sql.get_job, shard=shard_of(uid), job_uid=uid)
-    return _stored(rows[0]) if rows else None
+    return _stored(rows[0], rows[0]) if rows else None
 
 
 async def page(database: Database, *, tenant_id: str, prefix: str, after: str, limit: int) -> list[StoredJob]:
     """Return a tenant's jobs in the order of their ids."""
     rows = await database.fetch(sql.list_jobs, tenant_id=tenant_id, prefix=prefix, after=after, limit=limit)
-    return [_stored(row) for row in rows]
+    return [_stored(row, row) for row in rows]
 
 
 async def set_pause(
@@ -185,7 +190,7 @@ async def move_next_slot(database: Database, stored: StoredSlot, *, next_slot: d
     )  # fmt: skip
 
 
-def _stored(row: Any) -> StoredJob:
+def _stored(row: Any, schedule: Any) -> StoredJob:
     try:
         job, problem = _job(row), None
     except InvalidInput as error:
@@ -194,7 +199,8 @@ def _stored(row: Any) -> StoredJob:
         job=job, problem=problem, shard=row["shard"], job_uid=row["job_uid"], tenant_id=row["tenant_id"],
         job_id=row["job_id"], version=row["version"], paused_at=row["paused_at"], pause_reason=row["pause_reason"],
         quarantined=row["quarantined"], deleted=row["deleted_at"] is not None, created_at=row["created_at"],
-        updated_at=row["updated_at"], next_run_at=row["next_run_at"], next_slot=row["next_slot"], since=row["since"],
+        updated_at=row["updated_at"], next_run_at=schedule["next_run_at"], next_slot=schedule["next_slot"],
+        since=schedule["since"],
     )  # fmt: skip
 
 

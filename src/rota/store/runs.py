@@ -87,15 +87,21 @@ class SlotKey:
 
 
 async def trigger(
-    database: Database, key: SlotKey, *, payload: str | None, rank: int, available_at: datetime, gate: str, pool: str,
-    handler: str, now: datetime,
-) -> bool:  # fmt: skip
-    """Make one run on request; False when the slot is taken."""
+    database: Database,
+    key: SlotKey,
+    *,
+    payload: str | None,
+    rank: int,
+    available_at: datetime,
+    gate: str,
+    now: datetime,
+) -> str | None:
+    """Make one run on request and return its pool; None when the slot is taken or the job is deleted."""
     rows = await database.fetch(
         sql.trigger_run, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for,
-        payload=payload, rank=rank, available_at=available_at, gate=gate, pool=pool, handler=handler, now=now,
+        payload=payload, rank=rank, available_at=available_at, gate=gate, now=now,
     )  # fmt: skip
-    return bool(rows)
+    return rows[0]["pool"] if rows else None
 
 
 async def replay(

@@ -284,7 +284,7 @@ CREATE TABLE rota.skipped (
     CONSTRAINT skipped_reason_check CHECK ((reason = ANY (ARRAY['misfire'::text, 'overlap'::text, 'start_deadline'::text, 'paused'::text])))
 );
 
-COMMENT ON TABLE rota.skipped IS 'The slot ledger: ranges of slots that made no run, and why. slots is NULL past 10,000.';
+COMMENT ON TABLE rota.skipped IS 'The slot ledger: ranges of slots that made no run, and why. slots is NULL past 1,000.';
 
 CREATE TABLE rota.worker (
     instance uuid NOT NULL,

@@ -62,11 +62,14 @@ async def adopt(database: Database, owner: str, *, expires_at: datetime) -> dict
     return {row["shard"]: row["epoch"] for row in rows}
 
 
-async def release(database: Database, owner: str, shards: Sequence[int], *, now: datetime) -> list[int]:
-    """Give shards up; returns those that were ours."""
-    if not shards:
+async def release(database: Database, owner: str, epochs: Mapping[int, int], *, now: datetime) -> list[int]:
+    """Give up the shards owned under these epochs; returns those that were ours."""
+    if not epochs:
         return []
-    rows = await database.fetch(sql.release_shards, lane=Lane.URGENT, owner=owner, shards=shards, now=now)
+    rows = await database.fetch(
+        sql.release_shards, lane=Lane.URGENT, owner=owner, shards=list(epochs.keys()), epochs=list(epochs.values()),
+        now=now,
+    )  # fmt: skip
     return [row["shard"] for row in rows]
 
 

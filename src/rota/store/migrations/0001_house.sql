@@ -159,7 +159,7 @@ CREATE TABLE rota.skipped (
   PRIMARY KEY (shard, job_uid, first_slot),
   CHECK (first_slot <= last_slot)
 );
-COMMENT ON TABLE rota.skipped IS 'The slot ledger: ranges of slots that made no run, and why. slots is NULL past 10,000.';
+COMMENT ON TABLE rota.skipped IS 'The slot ledger: ranges of slots that made no run, and why. slots is NULL past 1,000.';
 
 -- who owns what ----------------------------------------------------------------------------------------------------
 

@@ -116,13 +116,27 @@ waiting AS (
   INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
   SELECT s.shard, s.job_uid, s.scheduled_for, s.rank, s.available_at, s.charged, s.gate, j.pool, j.handler
     FROM settled s JOIN rota.job j ON j.shard = s.shard AND j.job_uid = s.job_uid
-   WHERE s.state = 'pending'),
+   -- An edit or a delete under way is waited for: its own sweep over the waiting runs could not see this one.
+   WHERE s.state = 'pending' FOR SHARE OF j),
 buried AS (
   INSERT INTO rota.dead (shard, job_uid, scheduled_for, tenant_id, died_at)
   SELECT s.shard, s.job_uid, s.scheduled_for, coalesce(j.tenant_id, ''), $now
     FROM settled s LEFT JOIN rota.job j ON j.shard = s.shard AND j.job_uid = s.job_uid
    WHERE s.state = 'dead')
 SELECT token, state FROM settled;
+
+-- name: cancel_orphans
+-- Cancel those of these waiting runs whose job was deleted while they were on their way back to the queue.
+WITH gone AS (
+  DELETE FROM rota.pending p
+   USING unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[]) k (shard, job_uid, scheduled_for),
+         rota.job j
+   WHERE p.shard = k.shard AND p.job_uid = k.job_uid AND p.scheduled_for = k.scheduled_for
+     AND j.shard = k.shard AND j.job_uid = k.job_uid AND j.deleted_at IS NOT NULL
+  RETURNING p.shard, p.job_uid, p.scheduled_for, p.attempt)
+UPDATE rota.run r SET outcome = 'cancelled', finished_at = $now, attempt = gone.attempt, reason = 'job deleted'
+  FROM gone WHERE r.shard = gone.shard AND r.job_uid = gone.job_uid AND r.scheduled_for = gone.scheduled_for
+RETURNING r.scheduled_for;
 
 -- name: recorded_outcomes
 -- How these attempts ended, if they did: tells a report that is repeated from one that comes too late.

@@ -60,13 +60,14 @@ queued AS (
   SELECT w.shard, w.job_uid, w.scheduled_for, w.rank, w.available_at, 0, w.gate, w.pool, w.handler FROM wanted w
    WHERE NOT (w.shard, w.job_uid, w.scheduled_for) NOT IN (SELECT shard, job_uid, scheduled_for FROM made)),
 noted AS (
-  INSERT INTO rota.skipped (shard, job_uid, first_slot, last_slot, slots, reason, policy, recorded_at)
+  INSERT INTO rota.skipped AS z (shard, job_uid, first_slot, last_slot, slots, reason, policy, recorded_at)
   SELECT k.shard, k.job_uid, k.first_slot, k.last_slot, k.slots, k.reason, k.policy, $now
     FROM unnest($skip_shards::smallint[], $skip_job_uids::bigint[], $skip_firsts::timestamptz[],
                 $skip_lasts::timestamptz[], $skip_counts::integer[], $skip_reasons::text[], $skip_policies::jsonb[])
          k (shard, job_uid, first_slot, last_slot, slots, reason, policy)
     JOIN advanced a ON a.shard = k.shard AND a.job_uid = k.job_uid
-  ON CONFLICT (shard, job_uid, first_slot) DO NOTHING)
+  ON CONFLICT (shard, job_uid, first_slot) DO UPDATE SET last_slot = excluded.last_slot, slots = excluded.slots
+    WHERE z.last_slot < excluded.last_slot)
 SELECT (SELECT count(*) FROM advanced) AS advanced, (SELECT count(*) FROM made) AS made;
 
 -- name: quarantine_schedules

@@ -1,9 +1,15 @@
 -- name: lock_jobs
 -- The present definitions of these jobs, locked in key order so that two editors never wait for each other crosswise.
-SELECT j.*, s.next_run_at, s.next_slot, s.since
-  FROM rota.job j LEFT JOIN rota.schedule s ON s.shard = j.shard AND s.job_uid = j.job_uid
- WHERE (j.shard, j.job_uid) IN (SELECT * FROM unnest($shards::smallint[], $job_uids::bigint[]))
- ORDER BY j.shard, j.job_uid FOR UPDATE OF j;
+SELECT * FROM rota.job
+ WHERE (shard, job_uid) IN (SELECT * FROM unnest($shards::smallint[], $job_uids::bigint[]))
+ ORDER BY shard, job_uid FOR UPDATE;
+
+-- name: lock_schedules
+-- Where these jobs' schedules stand. A statement of its own, after lock_jobs: joined to it, a schedule would be as old
+-- as that statement's snapshot, and an editor that had to wait would write it back.
+SELECT shard, job_uid, next_run_at, next_slot, since FROM rota.schedule
+ WHERE (shard, job_uid) IN (SELECT * FROM unnest($shards::smallint[], $job_uids::bigint[]))
+ ORDER BY shard, job_uid FOR UPDATE;
 
 -- name: write_jobs
 -- Insert or replace definitions. An existing row is replaced only at the version that the caller read.
@@ -81,10 +87,11 @@ UPDATE rota.run r SET outcome = 'cancelled', finished_at = $now, attempt = gone.
 RETURNING r.scheduled_for;
 
 -- name: note_skipped
--- Enter one range of slots into the slot ledger.
-INSERT INTO rota.skipped (shard, job_uid, first_slot, last_slot, slots, reason, policy, recorded_at)
+-- Enter one range of slots into the slot ledger; one that begins like an earlier one extends it.
+INSERT INTO rota.skipped AS z (shard, job_uid, first_slot, last_slot, slots, reason, policy, recorded_at)
 VALUES ($shard, $job_uid, $first_slot, $last_slot, $slots, $reason, $policy::jsonb, $now)
-ON CONFLICT (shard, job_uid, first_slot) DO NOTHING
+ON CONFLICT (shard, job_uid, first_slot) DO UPDATE SET last_slot = excluded.last_slot, slots = excluded.slots
+  WHERE z.last_slot < excluded.last_slot
 RETURNING first_slot;
 
 -- name: stored_schedules

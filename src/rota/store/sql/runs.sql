@@ -1,29 +1,39 @@
 -- name: trigger_run
--- Make one run on request. No row: the slot is taken, since a slot is a run's identity.
-WITH made AS (
+-- Make one run on request. No row: the slot is taken, since a slot is a run's identity, or the job is deleted. The job's
+-- row is locked against an edit or a delete, whose own sweep over the waiting runs could not see this one.
+WITH live AS (
+  SELECT shard, job_uid, pool, handler FROM rota.job
+   WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL FOR SHARE),
+made AS (
   INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
-  VALUES ($shard, $job_uid, $scheduled_for, $now, 'manual', $payload::jsonb)
+  SELECT shard, job_uid, $scheduled_for, $now, 'manual', $payload::jsonb FROM live
   ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING
   RETURNING shard, job_uid, scheduled_for)
 INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
-SELECT shard, job_uid, scheduled_for, $rank, $available_at, 0, $gate, $pool, $handler FROM made
-RETURNING scheduled_for;
+SELECT m.shard, m.job_uid, m.scheduled_for, $rank, $available_at, 0, $gate, live.pool, live.handler
+  FROM made m JOIN live ON live.shard = m.shard AND live.job_uid = m.job_uid
+RETURNING pool;
 
 -- name: replay_dead
--- Send dead letters back to the queue with the attempts they have had. A run that is no dead letter (any more) is left out.
-WITH raised AS (
-  DELETE FROM rota.dead d
-   USING unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[]) k (shard, job_uid, scheduled_for)
-   WHERE d.shard = k.shard AND d.job_uid = k.job_uid AND d.scheduled_for = k.scheduled_for
-  RETURNING d.shard, d.job_uid, d.scheduled_for),
+-- Send dead letters back to the queue with the attempts they have had. A run that is no dead letter (any more), or whose
+-- job is deleted, is left out.
+WITH live AS (
+  SELECT k.shard, k.job_uid, k.scheduled_for, j.priority, j.pool, j.handler
+    FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[]) k (shard, job_uid, scheduled_for)
+    JOIN rota.job j ON j.shard = k.shard AND j.job_uid = k.job_uid
+   WHERE j.deleted_at IS NULL FOR SHARE OF j),
+raised AS (
+  DELETE FROM rota.dead d USING live
+   WHERE d.shard = live.shard AND d.job_uid = live.job_uid AND d.scheduled_for = live.scheduled_for
+  RETURNING d.shard, d.job_uid, d.scheduled_for, live.priority, live.pool, live.handler),
 reopened AS (
   UPDATE rota.run r SET outcome = NULL, finished_at = NULL
     FROM raised d
    WHERE r.shard = d.shard AND r.job_uid = d.job_uid AND r.scheduled_for = d.scheduled_for AND r.outcome = 'dead'
-  RETURNING r.shard, r.job_uid, r.scheduled_for, r.attempt)
+  RETURNING r.shard, r.job_uid, r.scheduled_for, r.attempt, d.priority, d.pool, d.handler)
 INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
-SELECT o.shard, o.job_uid, o.scheduled_for, $rank_at - j.priority * $ageing_ms::bigint, $now, o.attempt, 'open', j.pool, j.handler
-  FROM reopened o JOIN rota.job j ON j.shard = o.shard AND j.job_uid = o.job_uid
+SELECT shard, job_uid, scheduled_for, $rank_at - priority * $ageing_ms::bigint, $now, attempt, 'open', pool, handler
+  FROM reopened
 RETURNING shard, job_uid, scheduled_for;
 
 -- name: get_run

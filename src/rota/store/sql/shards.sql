@@ -33,10 +33,12 @@ UPDATE rota.shard SET epoch = epoch + 1, expires_at = $expires_at
 RETURNING shard, epoch;
 
 -- name: release_shards
--- Give shards up, so that somebody else takes them at the next look.
-UPDATE rota.shard SET owner = NULL, expires_at = $now
- WHERE shard = ANY ($shards::smallint[]) AND owner = $owner
-RETURNING shard;
+-- Give shards up, so that somebody else takes them at the next look. The epoch keeps a stale process from giving up
+-- what its successor of the same name has adopted.
+UPDATE rota.shard s SET owner = NULL, expires_at = $now
+  FROM unnest($shards::smallint[], $epochs::bigint[]) o (shard, epoch)
+ WHERE s.shard = o.shard AND s.epoch = o.epoch AND s.owner = $owner
+RETURNING s.shard;
 
 -- name: forget_scheduler
 DELETE FROM rota.scheduler WHERE scheduler_id = $scheduler_id RETURNING scheduler_id;
