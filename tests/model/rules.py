@@ -273,7 +273,7 @@ class Model:
             if outcome in ("released", "snoozed"):
                 run.charged -= 1
             if outcome == "snoozed":
-                wait = snooze
+                wait = max(snooze, timedelta(seconds=1))
             if outcome in ("failed", "timed_out"):
                 wait = min(job.definition.backoff * 2 ** (lease.attempt - 1), timedelta(hours=1))
             run.available_at = self.now + wait

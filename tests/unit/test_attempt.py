@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.domain.admission import rank
-from rota.domain.attempt import ERROR_LIMIT, Ended, LeaseKey, Outcome, Verdict, after_attempt, clean_error, success
+from rota.domain.attempt import (
+    ERROR_LIMIT,
+    SHORTEST_SNOOZE,
+    Ended,
+    LeaseKey,
+    Outcome,
+    Verdict,
+    after_attempt,
+    clean_error,
+    success,
+)
 from rota.domain.ids import slot_of
 from rota.domain.retry import DELAY_LIMIT, RetryPolicy
 from rota.domain.run import Gate, RunState
@@ -81,18 +91,19 @@ def test_a_snooze_charges_nothing_and_comes_back_when_it_said() -> None:
 @pytest.mark.parametrize(
     ("asked", "waits"),
     [
-        (None, timedelta(0)),
-        (timedelta(0), timedelta(0)),
-        (-TEN_SECONDS, timedelta(0)),
-        (timedelta.min, timedelta(0)),
+        (None, SHORTEST_SNOOZE),
+        (timedelta(0), SHORTEST_SNOOZE),
+        (SHORTEST_SNOOZE / 2, SHORTEST_SNOOZE),
+        (-TEN_SECONDS, SHORTEST_SNOOZE),
+        (timedelta.min, SHORTEST_SNOOZE),
         (DELAY_LIMIT, DELAY_LIMIT),
         (timedelta.max, DELAY_LIMIT),
     ],
 )
-def test_a_snooze_lies_between_now_and_the_longest_delay(asked: timedelta | None, waits: timedelta) -> None:
+def test_a_snooze_lies_between_the_shortest_and_the_longest_delay(asked: timedelta | None, waits: timedelta) -> None:
     verdict = judged(outcome=Outcome.SNOOZED, retry_after=asked)
     assert verdict.available_at == NOW + waits
-    assert verdict.gate is (Gate.TIME if waits else Gate.OPEN)
+    assert verdict.gate is Gate.TIME
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.SUCCEEDED])

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from rota.clock import Clock, SystemClock
-from rota.domain.attempt import Claim, LeaseKey, Outcome, Report
+from rota.domain.attempt import CLAIM_LIMIT, Claim, LeaseKey, Outcome, Report
 from rota.domain.ids import job_uid, shard_of
 from rota.errors import DatabaseUnavailable
 from rota.worker.desk import Renewal, WorkerInfo
@@ -135,7 +135,7 @@ class FakeDesk:
         now = self.clock.now()
         claims: list[Claim] = []
         for run in self.runs:
-            if len(claims) == limit:
+            if len(claims) == min(limit, CLAIM_LIMIT):
                 break
             if run.state != "pending" or run.available_at > now or run.handler not in worker.handlers:
                 continue

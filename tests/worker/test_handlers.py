@@ -115,11 +115,19 @@ def test_an_unknown_handler_is_said_to_be_unknown(registry: HandlerRegistry) -> 
         ("a https://u:p@ss@h/x and https://u2:p2@h2", "a https://u:***@h/x and https://u2:***@h2"),
         ("http://host:8080/a@b", "http://host:8080/a@b"),
         ("http://user@host and mail me@there", "http://user@host and mail me@there"),
+        ("postgresql://db/rota?user=rota&password=s3cret&x=1", "postgresql://db/rota?user=rota&password=***&x=1"),
+        ("postgresql://db/rota?sslpassword=s3cret!", "postgresql://db/rota?sslpassword=***"),
+        ("postgresql://rota:s3cret@db?password=s3cret", "postgresql://rota:***@db?password=***"),
+        ("host=db password=s3cret dbname=rota", "host=db password=*** dbname=rota"),
+        (r"password = 's3\' cret' sslpassword=s3\ cret user=rota", "password = *** sslpassword=*** user=rota"),
+        ("PGPASSWORD=s3cret psql", "PGPASSWORD=*** psql"),
+        ("if password == given:", "if password == given:"),
         ("://" * 100_000, "://" * 100_000),
+        ("password=" + "\\" * 100_000, "password=***"),
         ("://" + "a" * 1_000_000, "://" + "a" * 1_000_000),
     ],
 )
-def test_passwords_in_urls_are_masked(text: str, masked: str) -> None:
+def test_passwords_in_addresses_are_masked(text: str, masked: str) -> None:
     assert mask_secrets(text) == masked
 
 

@@ -3,16 +3,18 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from rota.clock import SystemClock
-from rota.domain.attempt import Outcome
-from rota.worker.desk import WorkerInfo
+from rota.domain.attempt import LeaseKey, Outcome
+from rota.worker.desk import Renewal, WorkerInfo
 from rota.worker.heart import HeartNews, ProcessHeart
+from rota.worker.heart_process import BATCH
 from tests.worker.fake_desk import FakeDesk, FakeRun
 from tests.worker.floor_app import app
 from tests.worker.kit import children_of, heart_of, info_of, kill, lives, worker_process
@@ -92,12 +94,36 @@ async def test_the_heart_outlives_an_outage(desk: FakeDesk, url: str, info: Work
     heart.hold(await desk.claim(info, limit=1))
     await desk.until(lambda: renewals(run) >= 1)
     desk.is_away = True
-    failed = desk.calls["renew"]
+    failed, pid = desk.calls["renew"], heart.pid
     await desk.until(lambda: desk.calls["renew"] >= failed + 3)
     desk.is_away = False
     seen = renewals(run)
     await desk.until(lambda: renewals(run) > seen)
     assert not run.attempts
+    assert heart.pid == pid
+    await heart.stop(release=False)
+
+
+async def test_leases_that_cannot_be_renewed_do_not_keep_the_others(desk: FakeDesk, url: str, info: WorkerInfo) -> None:
+    runs = [desk.add("wait_async") for _ in range(BATCH + 1)]
+    poisoned, last = runs[0], runs[-1]
+    claims = [claim for _ in range(3) for claim in await desk.claim(info, limit=BATCH)]
+    poison, renew = claims[0].key, desk.renew
+
+    async def refuses(keys: Sequence[LeaseKey]) -> Renewal:
+        desk.calls["refused renewal"] += poison in keys
+        assert poison not in keys
+        return await renew(keys)
+
+    desk.renew = refuses  # type: ignore[method-assign]  # a desk that fails over one lease, again and again
+    heart = ProcessHeart(url, opener=OPENER)
+    await heart.start(lambda _: None)
+    # The last one asks for a round every third of a second.
+    heart.hold([*claims[:-1], replace(claims[-1], lease_duration=SECOND)])
+    await desk.until(lambda: desk.calls["refused renewal"] >= 5 and renewals(last) >= 5)
+    assert renewals(poisoned) == 0
+    desk.renew = renew  # type: ignore[method-assign]
+    await desk.until(lambda: renewals(poisoned) >= 1)
     await heart.stop(release=False)
 
 
@@ -115,6 +141,17 @@ async def test_a_heart_that_dies_is_replaced_and_knows_every_lease(desk: FakeDes
     assert heart.pid not in (None, first)
     await heart.stop(release=True)
     assert run.outcomes == [Outcome.RELEASED]
+
+
+async def test_a_heart_that_hangs_is_replaced_before_a_lease_ends(desk: FakeDesk, url: str, tmp_path: Path) -> None:
+    run = desk.add("wait_async", {"mark": str(tmp_path / "mark")}, lease=timedelta(seconds=2))
+    async with worker_process(desk, url) as worker:
+        await desk.until(lambda: renewals(run) >= 1)
+        hung, seen = heart_of(worker.pid), renewals(run)
+        os.kill(hung, signal.SIGSTOP)
+        await desk.until(lambda: run.attempts or renewals(run) >= seen + 3)
+        assert (run.claims, run.outcomes) == (1, [])
+        assert not lives(hung)
 
 
 async def test_a_heart_takes_no_signal_of_its_worker(desk: FakeDesk, url: str, info: WorkerInfo) -> None:
@@ -163,6 +200,7 @@ async def test_a_stopped_worker_is_not_renewed_and_its_late_result_is_refused(
     run = desk.add("finish_when_told", payload, lease=SECOND)
     async with worker_process(desk, url, concurrency=1) as worker:
         await desk.until(lambda: (tmp_path / "mark").exists() and renewals(run) >= 2)
+        heart = heart_of(worker.pid)
         worker.send_signal(signal.SIGSTOP)
         lease = run.lease
         assert lease is not None
@@ -178,6 +216,7 @@ async def test_a_stopped_worker_is_not_renewed_and_its_late_result_is_refused(
         await desk.until(lambda: after.state == "succeeded")
         assert run.lease is not None
         assert (run.lease.token, run.outcomes) == (claim.key.token, [Outcome.LOST])
+        assert heart_of(worker.pid) == heart, "it was the worker that was stopped"
 
 
 async def test_a_child_dies_with_its_worker_even_if_no_heart_can_help(desk: FakeDesk, url: str, tmp_path: Path) -> None:
@@ -198,12 +237,14 @@ async def test_a_handler_that_holds_the_gil_for_three_leases_keeps_them_all(
 ) -> None:
     greedy = desk.add("hold_in_thread", {"mark": str(tmp_path / "greedy"), "seconds": 3}, lease=SECOND)
     neighbour = desk.add("wait_async", {"mark": str(tmp_path / "neighbour")}, lease=SECOND)
-    async with worker_process(desk, url):
+    async with worker_process(desk, url) as worker:
         await desk.until((tmp_path / "greedy").exists)
+        heart = heart_of(worker.pid)
         await desk.until(lambda: greedy.attempts)
         assert greedy.outcomes == [Outcome.SUCCEEDED]
         assert renewals(neighbour) >= 6
         assert neighbour.claims == 1
+        assert heart_of(worker.pid) == heart
 
 
 async def test_a_run_of_many_leases_outlives_a_drain(desk: FakeDesk, url: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from rota.clock import ManualClock
-from rota.domain.attempt import ERROR_LIMIT, Claim, Outcome, Report
+from rota.domain.attempt import CLAIM_LIMIT, ERROR_LIMIT, Claim, Outcome, Report
 from rota.errors import GiveUp, RetryLater
 from rota.worker.context import RunContext
 from rota.worker.desk import WorkerInfo
@@ -95,6 +95,21 @@ async def test_an_exit_raised_by_a_handler_ends_one_attempt(
     assert (run.last.error or "").startswith("SystemExit: 4" if kind == "async" else "KeyboardInterrupt")
 
 
+async def test_a_coroutine_that_cancels_itself_has_failed(desk: FakeDesk, registry: HandlerRegistry) -> None:
+    async def cancel_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.Event().wait()
+
+    registry.register("cancel-itself", cancel_itself)
+    run = desk.add("cancel-itself", max_attempts=2)
+    async with at_work(desk, registry):
+        await desk.until(lambda: run.state == "dead")
+    assert run.outcomes == [Outcome.FAILED, Outcome.FAILED]
+    assert run.last.error == "CancelledError: the handler cancelled itself"
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -102,8 +117,10 @@ async def test_an_exit_raised_by_a_handler_ends_one_attempt(
         ("half \ud800 a pair", "half \\ud800 a pair"),
         ("x" * 10_000_000, "cut by Rota"),
         ("cannot reach postgresql://rota:s3cret@db/rota", "postgresql://rota:***@db/rota"),
+        ("cannot reach host=db password=s3cret", "host=db password=***"),
+        ("x" * 460 + " postgresql://rota:s3cret" + "t" * 40 + "@db/rota", "postgresql://rota:***"),
     ],
-    ids=["nul", "surrogate", "10 MB", "password"],
+    ids=["nul", "surrogate", "10 MB", "password", "password of a key and its value", "password at the summary's end"],
 )
 async def test_an_error_of_any_text_is_recorded(
     desk: FakeDesk, registry: HandlerRegistry, text: str, kept: str
@@ -149,6 +166,32 @@ async def test_a_claim_that_the_registry_does_not_know_goes_back_uncharged(
         await desk.until(lambda: run.attempts)
     assert set(run.outcomes) == {Outcome.RELEASED}
     assert run.charged == 0
+
+
+async def test_a_claim_that_arrives_after_its_lease_has_ended_starts_nothing(registry: HandlerRegistry) -> None:
+    clock = ManualClock()
+    desk = FakeDesk(clock, lease=timedelta(seconds=2))
+    begun: list[RunContext] = []
+
+    async def work(run: RunContext) -> None:
+        begun.append(run)
+
+    registry.register("work", work)
+    run = desk.add("work")
+    claim = desk.claim
+
+    async def slow(worker: WorkerInfo, *, limit: int) -> list[Claim]:
+        claims = await claim(worker, limit=limit)
+        clock.advance(desk.lease_duration)
+        return claims
+
+    desk.claim = slow  # type: ignore[method-assign]  # a desk whose answers take longer than a lease
+    events: list[RunEvent] = []
+    async with at_work(desk, registry, on_event=events.append) as (_, heart):
+        await desk.until(lambda: desk.refused and not heart.held)
+    assert (begun, run.claims) == ([], 1)
+    assert [report.outcome for report in desk.refused] == [Outcome.RELEASED]
+    assert [(event.started_at, event.outcome) for event in events] == [(None, Outcome.LOST)]
 
 
 async def test_a_coroutine_past_its_timeout_is_cancelled(registry: HandlerRegistry) -> None:
@@ -407,6 +450,27 @@ async def test_a_worker_cancelled_by_its_program_releases_its_runs(desk: FakeDes
     assert run.outcomes == [Outcome.RELEASED]
 
 
+async def test_an_event_loop_that_ends_under_a_worker_charges_no_attempt(
+    desk: FakeDesk, registry: HandlerRegistry
+) -> None:
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    registry.register("work", work)
+    run = desk.add("work")
+    worker = Worker(desk, registry, info_of(registry), desk.clock, NotingHeart(desk))
+    working = asyncio.create_task(worker.run())
+    await begun.wait()
+    # What `asyncio.run` does at its end.
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.wait({working})
+    assert run.outcomes == [Outcome.RELEASED]
+
+
 async def test_reports_of_one_turn_go_in_one_call(desk: FakeDesk, registry: HandlerRegistry) -> None:
     async def work() -> None: ...
 
@@ -417,3 +481,22 @@ async def test_reports_of_one_turn_go_in_one_call(desk: FakeDesk, registry: Hand
         await desk.until(lambda: worker.stats.succeeded == 200)
     assert desk.calls["report"] <= 6
     assert desk.calls["claim"] <= 6
+
+
+async def test_a_worker_with_more_room_than_a_claim_gives_asks_again_at_once(
+    desk: FakeDesk, registry: HandlerRegistry
+) -> None:
+    end = asyncio.Event()
+
+    async def work() -> None:
+        await end.wait()
+
+    registry.register("work", work)
+    count = 2 * CLAIM_LIMIT + 1
+    for _ in range(count):
+        desk.add("work")
+    async with at_work(desk, registry, concurrency=count) as (worker, _):
+        await desk.until(lambda: worker.stats.running == count)
+        assert (desk.calls["claim"], desk.calls["wait_for_work"]) == (3, 0)
+        end.set()
+        await desk.until(lambda: worker.stats.succeeded == count)

@@ -17,6 +17,9 @@ ERROR_LIMIT: Final = 16 * 1024
 CLAIM_LIMIT: Final = 500
 """The most runs that one claim gives, however many are asked for."""
 
+SHORTEST_SNOOZE: Final = timedelta(seconds=1)
+"""The soonest that a snoozed run comes back: one that asks for less would be claimed and postponed without a pause."""
+
 _CUT: Final = "\n… cut by Rota from {length} characters …\n"
 
 
@@ -69,7 +72,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a worker says of one attempt. `retry_after` is set with `snoozed` only, and counts up to DELAY_LIMIT."""
+    """What a worker says of one attempt.
+
+    `retry_after` is set with `snoozed` only, and counts from SHORTEST_SNOOZE up to DELAY_LIMIT.
+    """
 
     key: LeaseKey
     outcome: Outcome
@@ -168,7 +174,7 @@ def _judge(ended: Ended) -> tuple[RunState, int, timedelta]:
             return RunState.PENDING, ended.attempt - 1, at_once
         case Outcome.SNOOZED:
             # Bounded, since an instant past the calendar's end would fail the whole batch of reports with this one.
-            wait = min(max(at_once, ended.retry_after or at_once), DELAY_LIMIT)
+            wait = min(max(SHORTEST_SNOOZE, ended.retry_after or SHORTEST_SNOOZE), DELAY_LIMIT)
             return RunState.PENDING, ended.attempt - 1, wait
         case _ if ended.attempt >= ended.max_attempts:
             return RunState.DEAD, ended.attempt, at_once

@@ -17,8 +17,16 @@ from rota.errors import GiveUp, RetryLater
 SUMMARY_LIMIT: Final = 500
 """The most characters of an error's first line, which says what happened before the traceback says where."""
 
-# The lengths are bounded so that no text, however long, costs more than its length.
-_PASSWORD: Final = re.compile(r"(://[^\s:/?#@]{0,256}):[^\s/]{1,256}@")
+# No text, however long, costs more than its length: no two matches of an alternative try the same stretch of it.
+_PASSWORD: Final = re.compile(
+    r"""
+      (://[^\s:/?#@]*:) [^\s/]+ (?=@)   # scheme://user:password@
+    | ([?&](?:ssl)?password=) [^\s&"]*  # a parameter of a URL
+    | (password[ \t]*=(?!=)[ \t]*)       # libpq's key = value, PGPASSWORD in an environment, a call's argument
+      (?: '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*" | (?:[^\s\\]+|\\.)+ )
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 
 _MACHINERY: Final = (os.path.dirname(__file__) + os.sep, os.path.dirname(asyncio.__file__) + os.sep)
 
@@ -86,7 +94,8 @@ def ending_of(raised: BaseException) -> Ending:
 
 def failure_text(raised: BaseException) -> str:
     """Return what happened on the first line, then the traceback without Rota's own frames."""
-    summary = f"{type(raised).__name__}: {_said(raised)}".split("\n", 1)[0]
+    # Masked before it is cut: half an address is no address, and its password would stay.
+    summary = mask_secrets(f"{type(raised).__name__}: {_said(raised)}".split("\n", 1)[0])
     if len(summary) > SUMMARY_LIMIT:
         summary = summary[: SUMMARY_LIMIT - 1] + "…"
     try:
@@ -102,8 +111,8 @@ def error_text(text: str) -> str:
 
 
 def mask_secrets(text: str) -> str:
-    """Hide the password in every `scheme://user:password@` of a text."""
-    return _PASSWORD.sub(r"\1:***@", text)
+    """Hide the passwords in a text's addresses: `scheme://user:password@`, and `password=...` or `sslpassword=...`."""
+    return _PASSWORD.sub(r"\1\2\3***", text)
 
 
 def _said(raised: BaseException) -> str:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from rota.domain.attempt import Report
 from rota.worker.ending import SUCCEEDED, Ending, ending_of, failed
-from rota.worker.live import LiveAttempt, Stop
+from rota.worker.live import LiveAttempt
 from rota.worker.threads import ThreadSlots
 
 
@@ -36,7 +36,9 @@ class Executor:
             except GeneratorExit:
                 raise
             except asyncio.CancelledError:
-                ending = _cancelled(live)
+                # Rota cancels by `live.halt`. This was the handler, or the event loop's end: then nobody reports it.
+                live.context.lease_lost.set()
+                ending = failed("CancelledError: the handler cancelled itself")
             except BaseException as raised:
                 ending = ending_of(raised)
         return live.report(ending) if live.stop is None else live.report_of_stop()
@@ -56,12 +58,3 @@ class Executor:
             # No thread can be killed: the attempt ends here, and the slot when the function returns.
             live.lingering = done
             raise
-
-
-def _cancelled(live: LiveAttempt) -> Ending:
-    """Tell who cancelled: Rota (a stop is set), the program around the worker, or the handler itself."""
-    task = asyncio.current_task()
-    if live.stop is None and task is not None and task.cancelling():
-        live.stop = Stop.RELEASE
-        live.context.lease_lost.set()
-    return failed("CancelledError: the handler cancelled itself")

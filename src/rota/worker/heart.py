@@ -1,4 +1,4 @@
-"""The worker's side of the heart: starts the heart process, tells it of leases, and starts it again if it dies.
+"""The worker's side of the heart: starts the heart process, tells it of leases, and replaces it if it dies or hangs.
 
 What is told in one turn of the event loop goes in one message.
 """
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -34,6 +35,19 @@ GOODBYE_TIME: Final = 2.0
 
 SOUND_LIFE: Final = 2.0
 """Seconds after which a heart that dies is no sign of a heart that cannot live."""
+
+PING_INTERVAL: Final = 1.0
+"""Seconds between questions whether the heart works; short leases make them more frequent."""
+
+PATIENCE_PER_LEASE: Final = 1 / 4
+"""The part of the shortest lease for which a heart may be silent. With the third that may have passed since the last
+renewal, this leaves the lease time for a new heart's start."""
+
+SHORTEST_PATIENCE: Final = 0.5
+"""Seconds, however short the leases are: a busy host makes everybody wait that long."""
+
+START_TIME: Final = 10.0
+"""Seconds of silence that a new heart has on top, until its first word."""
 
 _log = structlog.get_logger(__name__)
 
@@ -105,7 +119,9 @@ class ProcessHeart:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: asyncio.WriteTransport | None = None
         self._voice: asyncio.ReadTransport | None = None
+        self._silence = 0.0
         self._keeper: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     @property
@@ -117,6 +133,7 @@ class ProcessHeart:
         assert self._keeper is None, "a heart starts once"
         reader = await self._spawn()
         self._keeper = asyncio.create_task(self._keep(reader, listener), name="rota-heart")
+        self._watcher = asyncio.create_task(self._watch(), name="rota-heart-watch")
 
     def hold(self, claims: Sequence[Claim]) -> None:
         now = self._clock.monotonic()
@@ -147,6 +164,8 @@ class ProcessHeart:
         if self._keeper is None or self._is_stopping:
             return
         self._is_stopping = True
+        if self._watcher is not None:
+            self._watcher.cancel()
         self._flush()
         self._write({"bye": "release" if release else "done"})
         if self._pipe is not None:
@@ -165,7 +184,9 @@ class ProcessHeart:
         while True:
             started = self._clock.monotonic()
             while (message := await frames.read(reader)) is not None:
-                listener(_news(message))
+                self._silence = 0.0
+                if "pong" not in message:
+                    listener(_news(message))
             self._bury()
             if self._is_stopping:
                 return
@@ -178,6 +199,27 @@ class ProcessHeart:
                 _log.error("heart.not_started", error=str(error))
             else:
                 _log.warning("heart.restarted", pid=self.pid, leases=len(self._leases))
+
+    async def _watch(self) -> None:
+        """Kill a heart that lives and does not work; `_keep` replaces it.
+
+        Each pause adds its planned length to the silence, not the time that has passed: a loop that was blocked, or a
+        worker that was stopped, reads what its heart said meanwhile before the silence can have grown long.
+        """
+        while True:
+            patience = self._patience()
+            pause = min(PING_INTERVAL, patience / 4)
+            self._write({"ping": True})
+            await self._clock.sleep(pause)
+            self._silence += pause
+            if self._silence > patience and self._process is not None:
+                _log.warning("heart.hangs", pid=self.pid, silent_for=self._silence)
+                self._process.kill()
+
+    def _patience(self) -> float:
+        """Return the seconds for which the heart may be silent. While it holds nothing, it may hang."""
+        shortest: float = min((lease.line[4] for lease in self._leases.values()), default=inf)
+        return max(SHORTEST_PATIENCE, shortest * PATIENCE_PER_LEASE)
 
     async def _spawn(self) -> asyncio.StreamReader:
         """Start a heart process and hand over every lease; returns the stream of what it says."""
@@ -195,6 +237,7 @@ class ProcessHeart:
         reader = asyncio.StreamReader()
         self._voice, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
         self._process = process
+        self._silence = -START_TIME
         self._new = dict(self._leases)
         self._gone = []
         self._write({"url": self._url, "opener": self._opener, "worker_pid": os.getpid(), "path": sys.path})

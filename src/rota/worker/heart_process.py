@@ -13,7 +13,8 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from rota.clock import SystemClock
@@ -81,6 +82,9 @@ class HeartProcess:
             if "bye" in message:
                 word: str = message["bye"]
                 return word
+            if "ping" in message:
+                # Whatever becomes of the renewals: in an outage the heart works too.
+                self._writer.write(frames.pack({"pong": True}))
             now = self._clock.monotonic()
             self._groups.update(message.get("guard", ()))
             self._groups.difference_update(message.get("unguard", ()))
@@ -106,19 +110,27 @@ class HeartProcess:
         started = self._clock.monotonic()
         self._next_round = started + LONGEST_INTERVAL
         self._tell("ended", self._book.end_overdue(now=started))
+        # Without a lease the desk is opened all the same, before it is needed.
+        delays = [await self._renew_batch(batch) for batch in _batches(self._book.keys()) or [[]]]
+        if not any(delays):
+            self._backoff.reset()
+        # A batch that fails is tried again soon, and makes the others wait for no longer than their leases allow.
+        due = inf if all(delays) else started + self._book.interval()
+        retry = self._clock.monotonic() + max(delays) if any(delays) else inf
+        self._next_round = min(self._next_round, due, retry)
+
+    async def _renew_batch(self, batch: Sequence[LeaseKey]) -> float:
+        """Renew one batch, whatever became of those before it. Returns the seconds to wait after a failure, else 0."""
         try:
             desk = await self._open()
-            for batch in _batches(self._book.keys()):
+            if batch:
                 async with asyncio.timeout(CALL_TIME):
                     renewal = await desk.renew(batch)
                 self._tell("lost", self._book.lose(renewal.lost))
                 self._tell("cancelled", self._book.cancel(renewal.cancelled))
         except Exception as error:
-            delay = await self._after(error)
-            self._next_round = self._clock.monotonic() + delay
-            return
-        self._backoff.reset()
-        self._next_round = min(self._next_round, started + self._book.interval())
+            return await self._after(error)
+        return 0.0
 
     async def _part(self, word: str | None) -> None:
         """End what the worker left running, then give its leases back."""
@@ -150,7 +162,8 @@ class HeartProcess:
     async def _open(self) -> Desk:
         if self._desk is None:
             module, _, name = self._opener.partition(":")
-            opened = getattr(importlib.import_module(module), name)(self._url)
+            # In a thread: an import that takes long must not look like a heart that hangs.
+            opened = getattr(await asyncio.to_thread(importlib.import_module, module), name)(self._url)
             async with asyncio.timeout(OPEN_TIME):
                 desk: Desk = await opened if inspect.isawaitable(opened) else opened
             self._desk = desk
@@ -172,8 +185,8 @@ class HeartProcess:
             self._writer.write(frames.pack({word: tokens}))
 
 
-def _batches(keys: list[LeaseKey]) -> Iterator[list[LeaseKey]]:
-    return (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
+def _batches(keys: list[LeaseKey]) -> list[list[LeaseKey]]:
+    return [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
 
 
 def _is_stopped(pid: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import structlog
 
 from rota.clock import Clock
-from rota.domain.attempt import Claim
+from rota.domain.attempt import CLAIM_LIMIT, Claim
 from rota.worker.backoff import Backoff
 from rota.worker.desk import Desk, WorkerInfo
 
@@ -95,18 +95,18 @@ class Intake:
         await self._unless_draining(self._announced.wait())
         while not self._stop.draining.is_set():
             self._room.clear()
-            free = self._free_slots()
-            if free <= 0:
+            wanted = min(self._free_slots(), CLAIM_LIMIT)
+            if wanted <= 0:
                 await self._room.wait()
                 continue
             try:
-                claims = await self._claim(free)
+                claims = await self._claim(wanted)
                 backoff.reset()
                 if claims:
                     patience = BUSY_WAIT
                 if claims and self._begin(claims):
                     await self._clock.wait(self._stop.draining, IDLE_WAIT)
-                elif len(claims) < free:
+                elif len(claims) < wanted:
                     await self._unless_draining(self._desk.wait_for_work(self._info, timeout=patience))
                     patience = min(IDLE_WAIT, patience * 2)
             except Exception as error:

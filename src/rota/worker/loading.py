@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,8 @@ from rota.errors import SetupFailed
 from rota.worker.handlers import HandlerRegistry
 
 _LATER_NAME: Final = "rota_jobs_{stem}"
+_ROTA: Final = f"{Path(__file__).parents[1]}{os.sep}"
+_NOT_THE_USERS: Final = ("<", _ROTA, *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")))
 
 
 class HasHandlers(Protocol):
@@ -105,7 +108,9 @@ def _put_on_path(folder: str) -> None:
 
 def _raised(place: str, error: BaseException) -> SetupFailed:
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
+    # Where the user's own lines end: what those call, of Rota or of a library, was given something wrong.
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)] or frames
+    where = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""
     if isinstance(error, SyntaxError):
         where = f" (line {error.lineno} of {error.filename})"
     return SetupFailed(f"{place} raised while it was imported: {type(error).__name__}: {error}{where}")

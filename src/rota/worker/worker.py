@@ -152,17 +152,25 @@ class Worker:
         self._stats.claimed += len(claims)
         self._heart.hold(claims)
         loop = asyncio.get_running_loop()
-        now = self._clock.monotonic()
+        now, started = self._clock.now(), self._clock.monotonic()
         has_returned = False
         for claim in claims:
             handler = self._registry.get(claim.handler)
-            if handler is None or self._stop.draining.is_set():
+            # An answer can come later than a short lease lasts: by then the run may be somebody else's.
+            has_lapsed = claim.expires_at <= now
+            if handler is None or has_lapsed or self._stop.draining.is_set():
                 has_returned = True
-                _log.warning("run.returned", handler=claim.handler, run_id=str(claim.run_id), known=handler is not None)
+                _log.warning(
+                    "run.returned",
+                    handler=claim.handler,
+                    run_id=str(claim.run_id),
+                    known=handler is not None,
+                    lapsed=has_lapsed,
+                )
                 self._reporter.add(Ended(claim=claim, report=Report(key=claim.key, outcome=Outcome.RELEASED)))
                 continue
             live = LiveAttempt(claim=claim, handler=handler, context=RunContext.of(claim))
-            live.deadline = now + claim.timeout.total_seconds()
+            live.deadline = started + claim.timeout.total_seconds()
             self._running[live.token] = live
             self._watch.expect(live.deadline)
             live.task = loop.create_task(self._carry(live))
