@@ -14,7 +14,7 @@ import structlog
 from typer.testing import CliRunner
 
 from rota.assembly import opened
-from rota.cli.main import app
+from rota.cli.root import app
 from rota.domain.attempt import Outcome, Report
 from rota.domain.job import Job
 from rota.settings import Settings

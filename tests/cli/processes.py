@@ -14,6 +14,45 @@ from typing import IO, Any
 PATIENCE = 60.0
 """Seconds after which a process that does not say what is waited for is killed, which fails the test."""
 
+STUBBORN = """
+import asyncio, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import rota
+
+app = rota.App()
+own = ThreadPoolExecutor()
+
+
+def begun():
+    print('{"event": "begun"}', file=sys.stderr, flush=True)
+
+
+def stick():
+    begun()
+    threading.Event().wait()
+
+
+@app.job("deaf")
+async def deaf():
+    begun()
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+
+@app.job("default-thread")
+async def default_thread():
+    await asyncio.to_thread(stick)
+
+
+@app.job("own-thread")
+async def own_thread():
+    await asyncio.get_running_loop().run_in_executor(own, stick)
+"""
+"""Handlers of which something stays when they are told to stop."""
+
 
 class Process:
     """A running command. `lines` are read from one of its streams, as JSON."""

@@ -85,7 +85,7 @@ def test_counts_are_the_same_for_people_and_machines() -> None:
     play(board, claim(), outcome=Outcome.SUCCEEDED)
     play(board, claim(attempt=2), outcome=Outcome.FAILED)
     assert counts_text(board) == (
-        "running 0, succeeded 1, failed 1, dead 1   start delay p50 5.0 ms, p99 5.0 ms over 1 starts"
+        "running 0, succeeded 1, failed 1, dead 1   start delay p50 5.0 ms, p99 5.0 ms over 1 start"
     )
     counts = counts_to_json(board)
     assert (counts["attempts"]["succeeded"], counts["dead"]) == (1, 1)
@@ -103,7 +103,31 @@ def test_the_live_table_shows_the_latest_first_with_its_error_on_one_line_and_ho
     assert text.index("second") < text.index("first")
     assert "ValueError: [b]no\\x1b[31m" in text
     assert "Traceback" not in text
-    assert "data: /srv/data   Ctrl-C ends it: running handlers get up to 30 s" in text
+    assert "data: /srv/data\nCtrl-C ends it: running handlers get up to 30 s" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_table_fits_the_terminal_with_its_head_and_its_footer(width: int) -> None:
+    board, clock = Board(since=START), ManualClock(START + timedelta(minutes=2))
+    for second in range(60):
+        job_id = f"a-job-with-a-name-that-goes-on-and-on-{second}"
+        run = claim(job_id=job_id, slot=START + timedelta(seconds=second), attempt=1 + second % 2)
+        play(board, run, outcome=Outcome.FAILED if second % 2 else Outcome.SUCCEEDED, error="ValueError: no " * 20)
+    screen = Console(width=width, height=24, file=io.StringIO(), record=True)
+    place = Place(data="/a/very/long/path" * 9, drain_seconds=30.0, jobs=60)
+    screen.print(LiveTable(board, place, clock, screen=screen).drawn(now=clock.now()))
+    lines = screen.export_text().splitlines()
+    assert len(lines) <= 24 - 3  # two notes above it, and the cursor below
+    assert max(map(len, lines)) <= width
+    assert ("start delay" in lines[1]) == (width == 120)
+    assert "slot (UTC)" in lines[1]
+    rows = [line.split() for line in lines[3:-5]]
+    assert len(rows) == 13
+    assert [row[1] for row in rows[:2]] == ["00:00:59", "00:00:58"]
+    assert [row[2] for row in rows[:2]] == ["dead", "succeeded"]
+    assert lines[-4].startswith("running 0, succeeded 30")
+    assert lines[-3].startswith("start delay p50 5.0 ms")
+    assert lines[-1] == "Ctrl-C ends it: running handlers get up to 30 s"
 
 
 def test_lines_for_people_are_one_an_event() -> None:
@@ -117,7 +141,7 @@ def test_lines_for_people_are_one_an_event() -> None:
     lines.stopping(at_once=False)
     lines.stopping(at_once=True)
     assert stream.getvalue().splitlines() == [
-        "3 jobs are ready after 1.9 s; data in /srv/data",
+        "3 jobs ready after 1.9 s; data in /srv/data",
         "2026-01-01T00:00:00Z job running attempt 1/2, start delay 5.0 ms",
         "2026-01-01T00:00:00Z job pending attempt 1/2, took 100 ms: ValueError: no",
         "first run done 2.5 s after the start",

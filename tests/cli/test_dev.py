@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.processes import process
+from tests.cli.processes import STUBBORN, process
 
 APP = """
 import rota
@@ -78,9 +78,27 @@ def test_an_apps_own_jobs_run_in_all_their_pools_and_a_second_signal_ends_at_onc
     assert not (tmp_path / ".rota").exists()
 
 
+@pytest.mark.acceptance
+def test_a_handler_that_will_not_stop_keeps_neither_the_process_nor_its_database(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(STUBBORN.replace('"deaf"', '"deaf", schedule=rota.every("1s")'))
+    with process("dev", "jobs.py", "--json", "--drain", "0", folder=tmp_path, lines_on="stdout") as dev:
+        dev.until(lambda line: line.get("state") == "running")
+        assert list((tmp_path / ".rota").rglob("postmaster.pid"))
+        dev.popen.send_signal(signal.SIGINT)
+        assert any(line.get("outcome") == "released" for line in dev.until_event("stopped"))
+        assert dev.popen.wait() == 0
+    assert not list((tmp_path / ".rota").rglob("postmaster.pid"))
+
+
 def test_an_app_that_cannot_be_loaded_ends_it_before_any_database(bare: Cli, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0\n")
     said = bare("dev", str(tmp_path / "broken.py"))
     assert said.code == 5
     assert "ZeroDivisionError" in said.err
     assert bare("dev", str(tmp_path / "away.py")).code == 5
+
+
+def test_what_rota_refuses_in_an_app_is_named_by_the_apps_own_line(bare: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "never.py"
+    file.write_text('import rota\n\nSCHEDULE = rota.cron("0 0 30 2 *")\n')
+    assert f"(line 3 of {file})" in bare("dev", str(file)).err

@@ -49,6 +49,7 @@ def test_a_dry_run_needs_no_database_and_tells_all(bare: Cli, crontab: str) -> N
 def test_people_read_where_each_refusal_stands(bare: Cli, crontab: str) -> None:
     said = bare("import", "crontab", crontab, "--dry-run")
     assert "2 jobs would be imported" in said.out
+    assert "2 jobs would be imported" in said.out
     assert f"{crontab}:3: refused: " in said.err
     assert f"{crontab}:1: warning: MAILTO" in said.err
 

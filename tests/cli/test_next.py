@@ -46,6 +46,6 @@ def test_a_refusal_names_the_field_in_text_and_in_json(bare: Cli) -> None:
 
 def test_what_needs_no_database_loads_nothing_of_it() -> None:
     heavy = "('asyncpg', 'uvloop', 'pydantic', 'structlog', 'rich.console', 'rota.assembly')"
-    program = f"import rota.cli.main, sys; print([name for name in {heavy} if name in sys.modules])"
+    program = f"import rota.cli.root, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

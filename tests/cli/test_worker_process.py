@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.processes import process
+from tests.cli.processes import STUBBORN, process
 
 CRONTAB = "GREETING=hello\n0 0 1 1 * echo $GREETING $ROTA_JOB_ID > said.txt\n0 0 1 1 * echo no such disk >&2; exit 3\n"
 
@@ -31,6 +31,22 @@ def test_an_imported_crontab_runs_on_a_worker_that_allows_shell(rota: Cli, tmp_p
     assert (tmp_path / "said.txt").read_text() == f"hello {greets}\n"
     [attempt] = rota.json("run", "show", failing)["attempts"]
     assert (attempt["outcome"], attempt["error"]) == ("failed", "exit status 3: no such disk")
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("job_id", ["deaf", "default-thread", "own-thread"])
+def test_a_worker_that_has_left_ends_whatever_its_handlers_left_behind(rota: Cli, tmp_path: Path, job_id: str) -> None:
+    (tmp_path / "jobs.py").write_text(STUBBORN)
+    with process("worker", "jobs.py", folder=tmp_path, lines_on="stderr", **rota.environment) as worker:
+        worker.until_event("worker.started")
+        run_id = rota.json("job", "run", job_id)["run_id"]
+        worker.until_event("begun")
+        worker.popen.send_signal(signal.SIGTERM)
+        worker.until_event("worker.drains")
+        worker.popen.send_signal(signal.SIGTERM)
+        worker.until_event("worker.stopped")
+        assert worker.popen.wait() == 0
+    assert [attempt["outcome"] for attempt in rota.json("run", "show", run_id)["attempts"]] == ["released"]
 
 
 def test_a_worker_wants_an_app_or_the_leave_to_run_shell_jobs(bare: Cli) -> None:

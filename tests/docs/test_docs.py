@@ -15,7 +15,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import rota
-from rota.cli.main import app as cli
+from rota.cli.root import app as cli
 from rota.domain.attempt import Outcome
 from rota.domain.run import MOVES, Gate
 from rota.errors import RotaError

@@ -1,7 +1,7 @@
 """The edge of the program: every way in which a command can end becomes an exit code and, at most, one message.
 
 0 done; 1 the answer is "no", or there are findings; 2 usage or invalid input; 3 not found; 4 conflict; 5 the database
-or the set-up is not as it must be; 70 a fault of Rota itself; 130 and 143 ended by Ctrl-C and SIGTERM.
+or the set-up is not as it must be; 70 a fault of Rota itself; 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ NOT_FOUND: Final = 3
 CONFLICT: Final = 4
 UNAVAILABLE: Final = 5
 FAULT: Final = 70
+INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 class Boundary(TyperGroup):
@@ -53,8 +54,10 @@ class Boundary(TyperGroup):
                 raise
             answer = _explain(error, as_json=_wants_json(words))
         except (KeyboardInterrupt, asyncio.CancelledError):
-            answer = 128 + signal.SIGINT
+            answer = INTERRUPTED
         code = answer if isinstance(answer, int) else DONE
+        if code == INTERRUPTED:
+            print("ended by Ctrl-C", file=sys.stderr)
         if standalone_mode:
             sys.exit(code)
         return code

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from rota.cli.addresses import reaching
 from rota.cli.boundary import DONE, NO
 from rota.cli.options import Call, command
 from rota.cli.output import console, plain
@@ -85,10 +86,11 @@ async def _scratch(database_dsn: str | None) -> AsyncIterator[str]:
                 yield server.dsn
         return
     name = f"rota_demo_{os.getpid()}_{os.urandom(4).hex()}"
-    try:
-        await copy_database(database_dsn, source="template1", name=name)
-    except Exception as error:
-        raise translate(error, "create a scratch database") from error
+    with reaching(database_dsn):
+        try:
+            await copy_database(database_dsn, source="template1", name=name)
+        except Exception as error:
+            raise translate(error, "create a scratch database", sent=False) from error
     try:
         yield with_database(database_dsn, name)
     finally:

@@ -6,7 +6,7 @@ import typer
 
 from rota.cli.boundary import NO
 from rota.cli.options import Call, command
-from rota.cli.output import Table, to_json
+from rota.cli.output import Table, counted, to_json
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ async def doctor(
         rows += [(check.name, "finding", finding) for finding in check.findings]
         if check.ok:
             rows.append((check.name, "ok", _facts(check.facts)))
-    verdict = "all is well" if findings == 0 else f"{findings} findings"
+    verdict = "all is well" if findings == 0 else counted(findings, "finding")
     call.out.answer(document, Table(columns=("check", "result", "what"), rows=rows), verdict)
     return NO if findings else None
 

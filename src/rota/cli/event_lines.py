@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from rota.cli.board import Board, Line
 from rota.cli.faces import COLUMNS, Place, counts_to_json, ending_text, last_words, line_to_json, row_of
-from rota.cli.output import cell, plain, to_json
+from rota.cli.output import cell, counted, plain, to_json
 from rota.clock import Clock
 
 
@@ -27,7 +27,7 @@ class EventLines:
         place = self._place
         self._say(
             {"event": "started", "seconds": round(seconds, 3), "jobs": place.jobs, "data": place.data},
-            f"{place.jobs} jobs are ready after {seconds:.1f} s; data in {place.data}",
+            f"{counted(place.jobs, 'job')} ready after {seconds:.1f} s; data in {place.data}",
         )
 
     def attempt(self, line: Line) -> None:

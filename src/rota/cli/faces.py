@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from rota.cli.board import Board, Line, milliseconds
+from rota.cli.output import counted
 from rota.domain.attempt import Outcome
 
 COLUMNS: Final = ("job", "slot", "state", "attempt", "start delay", "duration", "error")
@@ -92,14 +93,19 @@ def counts_to_json(board: Board) -> dict[str, Any]:
 
 def counts_text(board: Board) -> str:
     """Return the same in one line."""
+    return "   ".join(counts_texts(board))
+
+
+def counts_texts(board: Board) -> list[str]:
+    """Return the same in its parts: counts, and start delays if there are any."""
     failed = board.outcomes[Outcome.FAILED] + board.outcomes[Outcome.TIMED_OUT] + board.outcomes[Outcome.GAVE_UP]
     counts = (
         f"running {board.running}, succeeded {board.outcomes[Outcome.SUCCEEDED]}, failed {failed}, dead {board.dead}"
     )
     if not board.starts:
-        return counts
+        return [counts]
     half, most = _ms(milliseconds(board.start_delay(0.5))), _ms(milliseconds(board.start_delay(0.99)))
-    return f"{counts}   start delay p50 {half}, p99 {most} over {board.starts} starts"
+    return [counts, f"start delay p50 {half}, p99 {most} over {counted(board.starts, 'start')}"]
 
 
 def ending_text(place: Place) -> str:

@@ -9,7 +9,7 @@ import typer
 from rota.cli.boundary import NO
 from rota.cli.definitions import read_bytes
 from rota.cli.options import Call, command
-from rota.cli.output import Table
+from rota.cli.output import Table, counted
 from rota.cli.views import change_word
 from rota.domain.job import DEFAULT_TENANT, check_name
 from rota.errors import InvalidInput
@@ -64,7 +64,7 @@ async def crontab(
     found = _read(call, files, tz=tz, system=system, pool=pool)
     if dry_run:
         document = {"jobs": [entry.to_json() for entry in found.imported.values()], **found.notes()}
-        _answer(call, found, document, f"{len(found.imported)} jobs would be imported", _preview(found))
+        _answer(call, found, document, f"{counted(len(found.imported), 'job')} would be imported", _preview(found))
     else:
         async with call.opened() as rota:
             results, paused = await _put(rota, found)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from rota.cli.addresses import reaching
 from rota.cli.options import Call, command
 
 
@@ -22,7 +23,8 @@ async def migrate(
 
     settings = call.settings()
     call.logs(settings)
-    done = await migrate_database(settings, lock_timeout=lock_timeout)
+    with reaching(settings.database_url):
+        done = await migrate_database(settings, lock_timeout=lock_timeout)
     document = {"before": done.before, "after": done.after, "applied": list(done.applied)}
     if done.applied:
         steps = ", ".join(done.applied)

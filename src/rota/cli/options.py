@@ -9,8 +9,8 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec
 
 import typer
 
+from rota.cli.addresses import check_address, reaching
+from rota.cli.leaving import run_and_leave
 from rota.cli.output import Output
 from rota.clock import SystemClock
 from rota.domain.duration import parse_duration
@@ -56,6 +58,10 @@ SHARED: Final[dict[str, Any]] = {
     "log_level": LogLevel,
     "json": Json,
 }
+
+
+LONGEST: Final = timedelta(days=36500)
+"""The longest time that an option gives: a hundred years, so that every instant so far from now has a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +116,9 @@ class Call:
             name = str(first["loc"][0]).lower()
             raise InvalidInput(name, f"{first['msg']}, not {first['input']!r}") from None
         url = settings.database_url
-        if url is not None and not url.startswith(("postgresql://", "postgres://")):
-            if url:
-                raise InvalidInput("database_url", "is no address", hint="give postgresql://USER@HOST/DATABASE")
+        if url:
+            check_address(url)
+        elif url is not None:
             settings = settings.model_copy(update={"database_url": None})
         return settings
 
@@ -123,16 +129,20 @@ class Call:
         chosen = settings.log_level if usual is None or "log_level" in settings.model_fields_set else usual
         logs.configure(chosen, as_json=self.out.as_json or not sys.stderr.isatty())
 
-    def opened(
+    @asynccontextmanager
+    async def opened(
         self, settings: "Settings | None" = None, *, migrating: bool | None = None
-    ) -> AbstractAsyncContextManager["Rota"]:
-        """Return the opened cluster as a context; without settings, a short command's, which needs few connections."""
+    ) -> AsyncIterator["Rota"]:
+        """Yield the opened cluster; without settings, a short command's, which needs few connections."""
         from rota.assembly import opened
 
         if settings is None:
             settings = self.settings().model_copy(update={"connections": 2, "reserved_connections": 1})
             self.logs(settings)
-        return opened(settings, migrating=migrating)
+        async with AsyncExitStack() as stack:
+            with reaching(settings.database_url):
+                rota = await stack.enter_async_context(opened(settings, migrating=migrating))
+            yield rota
 
     @property
     def tenant_id(self) -> str:
@@ -144,7 +154,7 @@ def command(
 ) -> Callable[[Function[P]], Function[P]]:
     """Register a function as a command of the group, with the shared options except those that it is `without`.
 
-    `fast_loop` is for processes that go on for long.
+    `fast_loop` is for processes that go on for long, and may run handlers.
     """
     shared = {option: kind for option, kind in SHARED.items() if option not in without}
 
@@ -173,7 +183,7 @@ def _carry_out(answer: Coroutine[Any, Any, Answer], *, fast_loop: bool) -> Answe
         return asyncio.run(answer)
     import uvloop
 
-    return uvloop.run(answer)
+    return run_and_leave(answer, uvloop.new_event_loop)
 
 
 def _sign(run: Callable[..., int], function: Callable[..., Any], shared: dict[str, Any]) -> None:
@@ -198,7 +208,10 @@ def instant_of(text: str | None, *, field: str) -> datetime | None:
 
 def duration_of(text: str | None, *, field: str) -> timedelta | None:
     """Read a length of time that an option gives, such as "1h30m". Raises InvalidInput."""
-    return None if text is None else parse_duration(text, field=field)
+    length = None if text is None else parse_duration(text, field=field)
+    if length is not None and length > LONGEST:
+        raise InvalidInput(field, f"{text!r} is too long", hint=f"give at most {LONGEST.days}d")
+    return length
 
 
 def object_of(text: str | None, *, field: str) -> dict[str, Any] | None:

@@ -54,6 +54,11 @@ def to_json(document: Any, *, indent: int | None = None) -> str:
     return json.dumps(document, ensure_ascii=False, indent=indent, default=_json_value)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 job", "2 jobs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def cell(value: object) -> str:
     """Return a value as the text of a table's cell, on one line."""
     match value:

@@ -51,8 +51,3 @@ runs.register(app)
 dead.register(app)
 imports.register(app)
 doctor.register(app)
-
-
-def main() -> None:
-    """The entry point of the `rota` script."""
-    app()

@@ -81,6 +81,8 @@ def run_to_json(run: "RunView") -> dict[str, Any]:
 
 
 def runs_table(runs: Sequence["RunView"]) -> Table:
+    """Return the runs; who works on them and since when is known, and shown, only while one of them runs."""
+    running = any(run.worker_id for run in runs)
     rows = [
         (
             run.run_id,
@@ -88,13 +90,12 @@ def runs_table(runs: Sequence["RunView"]) -> Table:
             run.scheduled_for,
             run.state if run.gate in (None, "open") else f"{run.state} ({run.gate})",
             f"{run.attempt}/{run.max_attempts}",
-            run.started_at,
             run.finished_at,
-            run.worker_id,
+            *((run.started_at, run.worker_id) if running else ()),
         )
         for run in runs
     ]
-    columns = ("run", "job", "slot", "state", "attempt", "started", "finished", "worker")
+    columns = ("run", "job", "slot", "state", "attempt", "finished", *(("started", "worker") if running else ()))
     return Table(columns=columns, rows=rows, right=frozenset({"attempt"}))
 
 

@@ -15,7 +15,7 @@ from rota.errors import DatabaseUnavailable
 from rota.store.database import Database
 from rota.store.statements import upkeep as sql
 
-HINTS_PER_SECOND: Final = 20
+HINTS_PER_SECOND: Final = 50
 CHANNEL: Final = "rota_hint"
 SCHEDULES: Final = "schedules"
 """The topic of new and edited schedules."""

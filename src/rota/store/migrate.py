@@ -83,7 +83,7 @@ async def migrate(
 
 
 async def check_schema(dsn: str) -> None:
-    """Raise SchemaMismatch for a schema that is not this program's."""
+    """Raise SchemaMismatch for a schema that is not this program's, or a server that is too old for it."""
     version, wanted = await schema_version(dsn), len(known_migrations())
     if version is None or version < wanted:
         raise SchemaMismatch(
@@ -95,12 +95,16 @@ async def check_schema(dsn: str) -> None:
 
 
 async def schema_version(dsn: str) -> int | None:
-    """Return the database's schema version; None where Rota was never installed."""
+    """Return the database's schema version; None where Rota was never installed.
+
+    Raises SchemaMismatch for a server that is too old for any.
+    """
     try:
         connection: Any = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT)
     except Exception as error:
         raise translate(error, "schema version", sent=False) from error
     try:
+        _check_server(connection)
         if await connection.fetchval("SELECT to_regclass('rota.migration')") is None:
             return None
         version: int | None = await connection.fetchval("SELECT max(version) FROM rota.migration")

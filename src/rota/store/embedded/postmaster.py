@@ -56,7 +56,7 @@ class Postmaster:
         try:
             lines = (self._data / "postmaster.pid").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
             pid, folder = abs(int(lines[0])), Path(lines[4])
-        except (FileNotFoundError, ValueError, IndexError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, IndexError):
             return None
         return PidFile(pid=pid, socket_folder=folder, status=lines[7].strip() if len(lines) > 7 else "")
 

@@ -168,8 +168,9 @@ class EmbeddedServer:
 
     async def _launch(self) -> str:
         """Start the server on its cluster, which is made first if there is none, and return its DSN."""
+        is_made = cluster.exists(self._data)
         programs = binaries.find(self._data)
-        if not cluster.exists(self._data):
+        if not is_made:
             await cluster.make(self._data, programs=programs, durable=self._durable)
         socket = folders.socket_folder(self._home)
         await self._postmaster.clear_remains(socket)
