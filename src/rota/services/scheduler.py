@@ -20,7 +20,7 @@ from rota.store.database import Database
 from rota.store.due import Advance, DueSchedule, NewRun
 from rota.store.partitions import with_partitions
 
-SCAN_BATCH: Final = 1024
+SCAN_BATCH: Final = 512
 """About how many due schedules one tick reads; every shard gets an equal part of it."""
 WRITE_BATCH: Final = 1000
 """The most runs that one statement makes, unless a single schedule's catch-up alone makes more."""
@@ -32,6 +32,8 @@ SET_BACK: Final = timedelta(seconds=5)
 """A clock that reads this much less than before was set back: slots computed by the later time are computed anew."""
 IDLE: Final = 1.0
 """Seconds after which a scheduler looks again even when nothing is known to come due."""
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 log = structlog.get_logger()
 
@@ -100,14 +102,14 @@ class Scheduler:
     async def _make(self, due: Sequence[DueSchedule], *, now: datetime) -> "_Made":
         """Decide and write, slice by slice: what is decided is soon written, and nobody waits for a long decision."""
         live = await store.live_among(self._database, [job for job in due if job.overlap == "skip"])
-        decided: dict[tuple[str, str, datetime, timedelta], domain.Due] = {}
+        decided: dict[tuple[str | None, str, datetime, int], domain.Due] = {}
         refused: list[tuple[DueSchedule, str]] = []
         made = _Made()
         batch: list[Advance] = []
         runs, began = 0, self._clock.monotonic()
         # In the order of their keys, so that statements lock alike.
         for job in sorted(due, key=lambda job: (job.shard, job.job_uid)):
-            rule = (job.schedule, job.misfire, job.slot, job.grace)
+            rule = (job.schedule, job.misfire, job.slot, job.grace_ms)
             try:
                 if rule not in decided:
                     decided[rule] = _decide_rule(job, now=now)
@@ -180,15 +182,19 @@ class _Floor:
 
 def _decide_rule(job: DueSchedule, *, now: datetime) -> domain.Due:
     return domain.decide(
-        store.parse_schedule(job.schedule), store.parse_misfire(job.misfire), slot=job.slot, now=now, grace=job.grace
+        store.parse_schedule(job.schedule or "null"),
+        store.parse_misfire(job.misfire),
+        slot=job.slot,
+        now=now,
+        grace=_MILLISECOND * job.grace_ms,
     )
 
 
 def _advance(job: DueSchedule, decision: domain.Due, *, now: datetime, busy: bool) -> Advance:
     """Return the schedule's step: the decision, less what the overlap policy and the start deadline take away."""
     run, skipped = list(decision.run), list(decision.skipped)
-    if job.start_deadline is not None:
-        late = [slot for slot in run if now - slot > job.start_deadline]
+    if job.start_deadline_ms is not None:
+        late = [slot for slot in run if now - slot > _MILLISECOND * job.start_deadline_ms]
         skipped += _ledger(late, reason="start_deadline")
         run = run[len(late) :]
     if job.overlap == "skip" and run:
@@ -205,7 +211,7 @@ def _ledger(slots: Sequence[datetime], *, reason: str) -> list[domain.Skipped]:
 
 
 def _new_run(job: DueSchedule, slot: datetime, *, now: datetime) -> NewRun:
-    available_at = slot + jitter_of(job.job_uid, slot, width=job.jitter)
+    available_at = slot + jitter_of(job.job_uid, slot, width=_MILLISECOND * job.jitter_ms)
     gate = Gate.TIME if available_at > now else Gate.OPEN
     return NewRun(
         scheduled_for=slot, available_at=available_at, rank=rank(available_at, priority=job.priority), gate=gate

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -21,23 +21,24 @@ RULES_KEPT: Final = 65_536
 """Distinct schedules kept parsed: a herd shares its expression."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DueSchedule:
-    """A schedule whose next slot is due, with its job's part in the decision; rules as the text that is stored."""
+class DueSchedule(NamedTuple):
+    """A schedule whose next slot is due, with its job's part in the decision: a row of `due_schedules`, as it comes.
+
+    Rules are the text that is stored and durations milliseconds: rows are read by the hundred, and most of them share
+    their rule.
+    """
 
     shard: int
     job_uid: int
     due_at: datetime
     slot: datetime
     version: int
-    tenant_id: str
-    job_id: str
-    schedule: str
+    schedule: str | None
     misfire: str
-    grace: timedelta
-    jitter: timedelta
+    grace_ms: int
+    jitter_ms: int
     overlap: str
-    start_deadline: timedelta | None
+    start_deadline_ms: int | None
     priority: int
     pool: str
     handler: str
@@ -95,27 +96,7 @@ async def due_schedules(
 ) -> list[DueSchedule]:
     """Return what came due in these shards from `floor` on, at most `per_shard` of each."""
     rows = await database.fetch(sql.due_schedules, shards=shards, now=now, per_shard=per_shard, floor=floor)
-    return [
-        DueSchedule(
-            shard=row["shard"],
-            job_uid=row["job_uid"],
-            due_at=row["next_run_at"],
-            slot=row["next_slot"],
-            version=row["version"],
-            tenant_id=row["tenant_id"],
-            job_id=row["job_id"],
-            schedule=row["schedule"] or "null",
-            misfire=row["misfire"],
-            grace=timedelta(milliseconds=row["misfire_grace_ms"]),
-            jitter=timedelta(milliseconds=row["jitter_ms"]),
-            overlap=row["overlap"],
-            start_deadline=_duration(row["start_deadline_ms"]),
-            priority=row["priority"],
-            pool=row["pool"],
-            handler=row["handler"],
-        )
-        for row in rows
-    ]
+    return [DueSchedule._make(row) for row in rows]
 
 
 async def next_due(database: Database, shards: Sequence[int], *, floor: datetime = BOTTOM) -> datetime | None:
@@ -175,7 +156,3 @@ async def open_due_gates(
     """Open the gate of runs whose time came from `floor` on; returns the pool of each."""
     rows = await database.fetch(sql.open_due_gates, shards=shards, now=now, per_shard=per_shard, floor=floor)
     return [row["pool"] for row in rows]
-
-
-def _duration(milliseconds: Any) -> timedelta | None:
-    return None if milliseconds is None else timedelta(milliseconds=milliseconds)

@@ -3,7 +3,7 @@
 -- one ORDER BY over all shards would sort the whole backlog. $floor keeps the scan off the index entries of slots made
 -- already, which stay as long as an old transaction pins them.
 SELECT d.shard, d.job_uid, d.next_run_at, d.next_slot, d.version,
-       j.tenant_id, j.job_id, j.schedule, j.misfire, j.misfire_grace_ms, j.jitter_ms, j.overlap, j.start_deadline_ms,
+       j.schedule, j.misfire, j.misfire_grace_ms, j.jitter_ms, j.overlap, j.start_deadline_ms,
        j.priority, j.pool, j.handler
   FROM unnest($shards::smallint[]) sh
  CROSS JOIN LATERAL (
