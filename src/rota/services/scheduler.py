@@ -1,6 +1,6 @@
 """The timer: finds due slots in its shards, applies the misfire policy, and makes one run per slot. Tickless."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -65,6 +65,7 @@ class Scheduler:
         floor = self._floor.take(shards, monotonic=self._clock.monotonic())
         part = max(1, SCAN_BATCH // len(shards))
         due = await store.due_schedules(self._database, shards, now=now, per_shard=part, floor=floor)
+        self._floor.found(job.due_at for job in due)
         made = await self._make(due, now=now)
         opened = await store.open_due_gates(self._database, shards, now=now, per_shard=part, floor=floor)
         for pool in set(opened):
@@ -162,14 +163,23 @@ class _Floor:
     def __init__(self) -> None:
         self.now = store.BOTTOM
         self._shards: list[int] = []
-        self._dropped_at = float("-inf")
+        self._looked_below_at = float("-inf")
 
     def take(self, shards: list[int], *, monotonic: float) -> datetime:
         """Return the floor of this scan: the bottom once in FULL_SCAN_INTERVAL, and for other shards than before."""
-        if shards != self._shards or monotonic - self._dropped_at >= FULL_SCAN_INTERVAL:
-            self._shards, self._dropped_at = shards, monotonic
+        if shards != self._shards:
+            self._shards = shards
             self.drop()
-        return self.now
+        if monotonic - self._looked_below_at < FULL_SCAN_INTERVAL:
+            return self.now
+        # One look: the ticks that follow it start from the floor again, unless it found something.
+        self._looked_below_at = monotonic
+        return store.BOTTOM
+
+    def found(self, due_ats: Iterable[datetime]) -> None:
+        """Take note of what a scan found: something below the floor may not be alone there."""
+        if any(due_at < self.now for due_at in due_ats):
+            self.drop()
 
     def rise(self, now: datetime) -> None:
         """A scan up to `now` saw and made everything."""
