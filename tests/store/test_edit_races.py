@@ -4,8 +4,11 @@ import asyncio
 from datetime import timedelta
 from uuid import UUID
 
+import pytest
+
 from rota.domain.attempt import Outcome, Report, after_attempt
 from rota.domain.job import Job
+from rota.errors import VersionConflict
 from rota.store import claims
 from rota.store.database import Database
 from rota.store.statements import jobs as sql
@@ -77,6 +80,17 @@ async def test_two_that_put_the_same_new_job_at_once_both_succeed(rota_kit: Rota
         results = await asyncio.gather(*(place.put([every("10s")]) for place in (rota_kit.definitions, second) * 3))
     assert sum(result.created for [result] in results) == 1
     assert (await stored(rota_kit)).version == 1
+
+
+async def test_a_race_met_on_the_other_unique_key_is_the_same_race(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s"))
+    # As if the row of the other session were there for the index over the names alone.
+    await execute(rota_kit, "UPDATE rota.job SET job_uid = job_uid + 64")
+    with pytest.raises(VersionConflict, match="put it again"):
+        await rota_kit.put(every("10s"))
+    await execute(rota_kit, "UPDATE rota.job SET job_uid = job_uid - 64")
+    await rota_kit.put(every("20s"))
+    assert (await stored(rota_kit)).version == 2
 
 
 async def test_a_failure_that_crosses_the_jobs_delete_is_cancelled_and_not_queued(rota_kit: RotaKit) -> None:

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import asyncpg
 import orjson
 
 from rota.domain.ids import shard_of
@@ -85,22 +87,30 @@ _NO_SCHEDULE: Final[dict[str, Any]] = {"next_run_at": None, "next_slot": None, "
 
 
 async def write(tx: Connection, jobs: Sequence[tuple[Job, int]], *, now: datetime) -> frozenset[int]:
-    """Insert or replace (job, new version); returns the uids written. One left out was changed by somebody else."""
-    rows = await tx.fetch(
-        sql.write_jobs, now=now, shards=[shard_of(job.job_uid) for job, _ in jobs],
-        job_uids=[job.job_uid for job, _ in jobs], tenant_ids=[job.tenant_id for job, _ in jobs],
-        job_ids=[job.job_id for job, _ in jobs], versions=[version for _, version in jobs],
-        handlers=[job.handler for job, _ in jobs], schedules=[_schedule_text(job) for job, _ in jobs],
-        payloads=[_payload_text(job) for job, _ in jobs], pools=[job.pool for job, _ in jobs],
-        priorities=[job.priority for job, _ in jobs], max_attempts=[job.max_attempts for job, _ in jobs],
-        retries=[_json(job.retry.to_json()) for job, _ in jobs],
-        misfires=[_json(misfire_to_json(job.misfire)) for job, _ in jobs],
-        graces=[_ms(job.misfire_grace) for job, _ in jobs], timeouts=[_ms(job.timeout) for job, _ in jobs],
-        leases=[_ms(job.lease_duration) for job, _ in jobs], jitters=[_ms(job.jitter) for job, _ in jobs],
-        overlaps=[job.overlap for job, _ in jobs], start_deadlines=[_ms(job.start_deadline) for job, _ in jobs],
-        labels=[_json(job.labels) for job, _ in jobs], descriptions=[job.description for job, _ in jobs],
-    )  # fmt: skip
-    return frozenset(row["job_uid"] for row in rows)
+    """Insert or replace (job, new version); returns the uids written. One left out was changed by somebody else.
+
+    None at all are returned when somebody else's insert of one of them crossed ours: the transaction is over.
+    """
+    # ON CONFLICT settles a race on the key that it names. One that is met first on the other unique key of the same row
+    # is an error, which says the same.
+    with suppress(asyncpg.UniqueViolationError):
+        rows = await tx.fetch(
+            sql.write_jobs, now=now,
+            shards=[shard_of(job.job_uid) for job, _ in jobs],
+            job_uids=[job.job_uid for job, _ in jobs], tenant_ids=[job.tenant_id for job, _ in jobs],
+            job_ids=[job.job_id for job, _ in jobs], versions=[version for _, version in jobs],
+            handlers=[job.handler for job, _ in jobs], schedules=[_schedule_text(job) for job, _ in jobs],
+            payloads=[_payload_text(job) for job, _ in jobs], pools=[job.pool for job, _ in jobs],
+            priorities=[job.priority for job, _ in jobs], max_attempts=[job.max_attempts for job, _ in jobs],
+            retries=[_json(job.retry.to_json()) for job, _ in jobs],
+            misfires=[_json(misfire_to_json(job.misfire)) for job, _ in jobs],
+            graces=[_ms(job.misfire_grace) for job, _ in jobs], timeouts=[_ms(job.timeout) for job, _ in jobs],
+            leases=[_ms(job.lease_duration) for job, _ in jobs], jitters=[_ms(job.jitter) for job, _ in jobs],
+            overlaps=[job.overlap for job, _ in jobs], start_deadlines=[_ms(job.start_deadline) for job, _ in jobs],
+            labels=[_json(job.labels) for job, _ in jobs], descriptions=[job.description for job, _ in jobs],
+        )  # fmt: skip
+        return frozenset(row["job_uid"] for row in rows)
+    return frozenset()
 
 
 async def write_schedules(tx: Connection, rows: Sequence[ScheduleRow]) -> int:
