@@ -5,7 +5,7 @@ import sys
 import structlog
 import uvloop
 
-from benchmarks import fleet, recurring, scale, services, trouble
+from benchmarks import fleet, http, recurring, scale, services, trouble
 from benchmarks.harness import Benchmark, bench, note
 
 # Name -> what runs, and whether a manual clock drives it.
@@ -22,6 +22,9 @@ BENCHMARKS: dict[str, tuple[Benchmark, bool]] = {
     "start_delay": (fleet.start_delay, False),
     "every_second": (recurring.every_second, False),
     "one_minute": (recurring.one_minute, False),
+    "rest_drain": (http.rest_drain, False),
+    "rest_heartbeats": (http.rest_heartbeats, False),
+    "register": (http.register, False),
     "pinned": (trouble.pinned, True),
     "restart": (trouble.restart, False),
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -39,12 +40,16 @@ class WorkerProcess:
 
 
 @asynccontextmanager
-async def worker_processes(b: Bench, count: int, *, concurrency: int) -> AsyncIterator[list[WorkerProcess]]:
-    """Yield worker processes that have said "ready"."""
+async def worker_processes(
+    b: Bench, count: int, *, concurrency: int, address: str | None = None, token: str | None = None
+) -> AsyncIterator[list[WorkerProcess]]:
+    """Yield worker processes that have said "ready": of the database, or of the API at an address."""
+    environment = os.environ if token is None else {**os.environ, "BENCH_TOKEN": token}
     started = []
     for _ in range(count):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "benchmarks.worker_process", b.rota.dsn, str(concurrency),
+            sys.executable, "-m", "benchmarks.worker_process", address or b.rota.dsn, str(concurrency),
+            env=environment,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 26,
         )  # fmt: skip
         started.append(WorkerProcess(process))
@@ -67,9 +72,10 @@ async def queue_ready(b: Bench, count: int) -> None:
         b.clock.now(),
     )
     await b.execute(
-        "INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)"
+        "INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler,"
+        " tenant_id)"
         " SELECT shard, job_uid, scheduled_for, (extract(epoch FROM scheduled_for) * 1000)::bigint, scheduled_for, 0,"
-        " 'open', 'later', 'noop' FROM rota.run"
+        " 'open', 'later', 'noop', 'default' FROM rota.run"
     )
     await b.settle()
 

@@ -9,12 +9,17 @@ from typing import Final
 import structlog
 
 from rota.clock import Clock, DatabaseClock, SystemClock
+from rota.control.local import LocalControl
+from rota.control.principal import Principal
+from rota.domain.addresses import Allowed
 from rota.domain.zones import tzdata_version
 from rota.errors import DatabaseUnavailable
+from rota.services.access import Access
 from rota.services.completion import Completion
 from rota.services.definitions import Definitions
 from rota.services.dispatch import Dispatch
 from rota.services.doctor import Doctor
+from rota.services.fleet import Fleet
 from rota.services.hints import SCHEDULES, Hints
 from rota.services.history import History
 from rota.services.loop import Loop
@@ -36,6 +41,11 @@ CLOCK_INTERVAL: Final = 5.0
 
 SERVER_INTERVAL: Final = 1.0
 """Seconds between two looks at the embedded server."""
+
+RESUME_INTERVAL: Final = 1.0
+"""Seconds between two looks for paused jobs that are to run again."""
+
+RESUME_BATCH: Final = 100
 
 log = structlog.get_logger()
 
@@ -75,23 +85,41 @@ class ServerKeeper:
         return SERVER_INTERVAL
 
 
+class ResumeKeeper:
+    """Resumes paused jobs whose time has come."""
+
+    def __init__(self, definitions: Definitions) -> None:
+        self._definitions = definitions
+
+    async def tick(self) -> bool:
+        """Resume one batch. True means: there may be more, tick again."""
+        return await self._definitions.resume_due(limit=RESUME_BATCH) == RESUME_BATCH
+
+    async def pause(self) -> float:
+        """Look once a second."""
+        return RESUME_INTERVAL
+
+
 class SchedulerProcess:
     """Everything of a scheduler: its shards, the timer, the reaper and the upkeep, each in a loop of its own."""
 
     def __init__(self, database: Database, clock: Clock, hints: Hints, *, scheduler_id: str) -> None:
         self.owned = OwnedShards()
         self.keeper = ShardKeeper(
-            database, clock, self.owned, scheduler_id=scheduler_id, version=VERSION, tzdata=tzdata_version()
-        )
+            database, clock, self.owned, scheduler_id=scheduler_id, version=VERSION, tzdata=tzdata_version(),
+            last_tick=lambda: self.loops["scheduler"].last_success,
+        )  # fmt: skip
         self.scheduler = Scheduler(database, clock, self.owned, hints, scheduler_id=scheduler_id)
         self.reaper = Reaper(database, clock, self.owned, hints)
         self.upkeep = Upkeep(database, clock, hints)
+        self.resumer = ResumeKeeper(Definitions(database, clock, hints))
         self._new_schedules = hints.subscribe(SCHEDULES)
         self.loops = {
             "shard_keeper": Loop("shard_keeper", self.keeper, clock),
             "scheduler": Loop("scheduler", self.scheduler, clock, wake=self._new_schedules),
             "reaper": Loop("reaper", self.reaper, clock),
             "upkeep": Loop("upkeep", self.upkeep, clock),
+            "resumer": Loop("resumer", self.resumer, clock),
         }
         self._clock = clock
 
@@ -130,12 +158,18 @@ class Rota:
     history: History
     dispatch: Dispatch
     completion: Completion
+    access: Access
+    fleet: Fleet
     doctor: Doctor
     server: EmbeddedServer | None = None
 
     def scheduler_process(self, scheduler_id: str | None = None) -> SchedulerProcess:
         """Return the parts of a scheduler."""
         return SchedulerProcess(self.database, self.clock, self.hints, scheduler_id=scheduler_id or self.settings.name)
+
+    def control(self, principal: Principal) -> LocalControl:
+        """Return what this principal may ask of the cluster."""
+        return LocalControl(self, principal)
 
     def desk(self) -> LocalDesk:
         """Return a desk for a worker in this process."""
@@ -163,11 +197,13 @@ def assemble(
         database=database,
         clock=clock,
         hints=hints,
-        definitions=Definitions(database, clock, hints),
+        definitions=Definitions(database, clock, hints, targets=Allowed.parse(settings.http_allow or "")),
         on_demand=OnDemand(database, clock, hints),
         history=History(database, clock),
         dispatch=Dispatch(database, clock),
         completion=Completion(database, clock, hints),
+        access=Access(database, clock),
+        fleet=Fleet(database, clock),
         doctor=Doctor(database, clock),
         server=server,
     )

@@ -80,6 +80,64 @@ class VersionConflict(Conflict):
     code = "version-conflict"
 
 
+class KeyReused(Conflict):
+    """The Idempotency-Key stands for another request already."""
+
+    code = "key-reused"
+
+
+class NotDead(Conflict):
+    """The run is no dead letter (any more): there is nothing to replay."""
+
+    code = "not-dead"
+
+
+class RunFinished(Conflict):
+    """The run has ended already, so it cannot be cancelled."""
+
+    code = "run-finished"
+
+
+class InvalidCursor(InvalidInput):
+    """A cursor that this list did not give."""
+
+    code = "invalid-cursor"
+
+
+class TooLarge(InvalidInput):
+    """A value is larger than its limit, or than its tenant's quota."""
+
+    code = "too-large"
+
+
+class Unauthorized(RotaError):
+    """There is no token, or it does not hold (any more)."""
+
+    code = "unauthorized"
+
+
+class Forbidden(RotaError):
+    """The token holds, and does not allow this."""
+
+    code = "forbidden"
+
+
+class QuotaExceeded(RotaError):
+    """The tenant has as much as it may have."""
+
+    code = "quota-exceeded"
+
+
+class TooManyCalls(RotaError):
+    """The tenant has made more calls than its rate allows; `retry_after` is in seconds."""
+
+    code = "too-many-calls"
+
+    def __init__(self, message: str, *, retry_after: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
 class SchemaMismatch(RotaError):
     """The database's schema and this program's do not fit together."""
 
@@ -90,6 +148,12 @@ class DatabaseUnavailable(RotaError):
     """The database cannot be reached, or refuses writes, for now."""
 
     code = "database-unavailable"
+
+
+class ServerUnavailable(DatabaseUnavailable):
+    """Rota's API cannot be reached for now: whoever waits for its database waits for it in the same way."""
+
+    code = "server-unavailable"
 
 
 class CommitUnknown(DatabaseUnavailable):

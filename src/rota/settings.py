@@ -5,7 +5,7 @@ import socket
 from datetime import timedelta
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -22,6 +22,10 @@ class Settings(BaseSettings):
         default=None, description="postgresql://... of the primary; without it an embedded server runs in data_dir"
     )
     data_dir: Path = Field(default=Path(".rota"), description="where the embedded server keeps its data")
+    url: str | None = Field(
+        default=None, description="https://... of a Rota API, which commands and workers use in place of a database"
+    )
+    token: SecretStr | None = Field(default=None, description="the token that the API at url asks for")
     tenant: str = Field(default="default", description="the tenant that commands speak for")
     name: str = Field(default_factory=_host_and_process, description="this process's name as scheduler and worker")
     pool: str = Field(default="default", description="the pool that a worker serves")
@@ -29,6 +33,15 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(default=30.0, ge=0, description="how long a worker that is told to stop goes on")
     connections: int = Field(default=8, ge=1, le=200, description="connections for claims, scans and commands")
     reserved_connections: int = Field(default=2, ge=1, le=50, description="connections for renewals and reports alone")
+    http_allow: str | None = Field(
+        default=None, description="internal hosts and networks that HTTP targets may lead to, separated by commas"
+    )
+    public_url: str | None = Field(
+        default=None, description="where HTTP targets reach the API, for answers that come later"
+    )
+    api_calls_per_second: float = Field(
+        default=1000.0, gt=0, le=1e6, description="calls that a tenant without a quota of its own may make"
+    )
     log_level: str = Field(default="warning", description="debug, info, warning or error")
 
     @property

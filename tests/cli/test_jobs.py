@@ -125,13 +125,70 @@ def test_a_job_is_run_once_at_a_slot(rota: Cli) -> None:
 def test_lists_go_on_after_a_page(rota: Cli) -> None:
     rota.json("job", "put", "-", typed=json.dumps([{"job_id": f"j{n}", "handler": "h"} for n in range(5)]))
     page = rota.json("job", "list", "--limit", "2")
-    assert (ids(page), page["next_after"]) == (["j0", "j1"], "j1")
-    assert ids(rota.json("job", "list", "--after", "j1", "--limit", "9")) == ["j2", "j3", "j4"]
+    assert ids(page) == ["j0", "j1"]
+    cursor = page["next_cursor"]
+    assert f"--cursor {cursor}" in rota("job", "list", "--limit", "2").out
+    rest = rota.json("job", "list", "--cursor", cursor, "--limit", "9")
+    assert (ids(rest), rest["next_cursor"]) == (["j2", "j3", "j4"], None)
     assert ids(rota.json("job", "list", "--prefix", "j3")) == ["j3"]
-    assert "--after 'j1'" in rota("job", "list", "--limit", "2").out
+    refused = rota("job", "list", "--prefix", "j", "--cursor", cursor, "--json")
+    assert (refused.code, refused.document["error"]["code"]) == (2, "invalid-cursor")
     assert rota("job", "list", "--limit", "0").code == 2
 
 
 def test_recompute_says_how_many_slots_moved(rota: Cli) -> None:
     rota.json("job", "put", "a", "--cron", "@daily")
     assert rota.json("job", "recompute") == {"moved": 0}
+
+
+def test_jobs_are_listed_by_label_handler_and_whether_they_run(rota: Cli) -> None:
+    jobs = [{"job_id": "a", "handler": "h", "labels": {"team": "web"}}, {"job_id": "b", "handler": "g"}]
+    rota.json("job", "put", "-", typed=json.dumps(jobs))
+    rota.json("job", "pause", "b")
+    assert ids(rota.json("job", "list", "--label", "team=web")) == ["a"]
+    assert ids(rota.json("job", "list", "--label", "team=ops")) == []
+    assert ids(rota.json("job", "list", "--handler", "g")) == ["b"]
+    assert ids(rota.json("job", "list", "--enabled")) == ["a"]
+    assert ids(rota.json("job", "list", "--disabled")) == ["b"]
+
+
+def test_a_pause_has_an_end_and_the_missed_slots_a_choice(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--every", "5m")
+    paused = rota.json("job", "pause", "a", "--resume-at", "2999-01-01T00:00:00Z")
+    assert paused["resume_at"] == "2999-01-01T00:00:00Z"
+    assert "2999-01-01T00:00:00Z" in rota("job", "pause", "a", "--resume-at", "2999-01-01T00:00:00Z").out
+    assert rota("job", "pause", "a", "--resume-at", "2020-01-01T00:00:00Z").err.startswith("error: resume_at: ")
+    assert rota("job", "pause", "a", "--resume-at", "soon").code == 2
+    for missed in ("once", "catch_up", "policy"):
+        rota.json("job", "pause", "a")
+        assert rota.json("job", "resume", "a", "--missed", missed)["state"] == "active"
+
+
+def test_the_same_key_makes_no_second_run(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--handler", "h")
+    made = rota.json("job", "run", "a", "--idempotency-key", "k-1")
+    again = rota.json("job", "run", "a", "--idempotency-key", "k-1")
+    assert (made["created"], again["created"], again["run_id"]) == (True, False, made["run_id"])
+    assert rota("job", "run", "a", "--idempotency-key", "k-1", "--payload", '{"b": 2}').code == 4
+    assert "was made before" in rota("job", "run", "a", "--idempotency-key", "k-1").out
+
+
+def test_next_slots_tell_the_rule_that_made_them(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--cron", "30 2 * * *", "--tz", "Europe/Berlin")
+    document = rota.json("job", "next", "a", "--count", "400")
+    assert set(document["rules"]) == {"named", "gap", "fold"}
+    assert document["starts_at"] == document["slots"]
+    assert "fold" in rota("job", "next", "a", "--count", "400").out
+
+
+def test_a_version_is_one_job_s(rota: Cli) -> None:
+    jobs = json.dumps([NIGHTLY, ON_DEMAND])
+    assert rota("job", "put", "-", "--if-version", "0", typed=jobs).err.startswith("error: if_version: ")
+
+
+def test_a_file_of_another_tenant_s_jobs_is_refused(rota: Cli) -> None:
+    said = rota("job", "put", "-", typed=json.dumps({**ON_DEMAND, "tenant_id": "acme"}))
+    assert (said.code, said.err.startswith("error: tenant_id: ")) == (2, True)
+    rota.json("--tenant", "acme", "job", "put", "-", typed=json.dumps({**ON_DEMAND, "tenant_id": "acme"}))
+    assert ids(rota.json("job", "list")) == []
+    assert ids(rota.json("job", "list", "--tenant", "acme")) == ["on-demand"]

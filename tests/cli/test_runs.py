@@ -1,5 +1,7 @@
 """`rota run` and `rota dead`: what happened, and the way back."""
 
+import pytest
+
 from tests.cli.conftest import Cli
 
 TRACEBACK = 'ValueError: upstream 500 \x1b[31m\n\nTraceback (most recent call first):\n  File "x.py"'
@@ -56,8 +58,70 @@ def test_all_dead_letters_are_replayed_only_when_somebody_says_yes(rota: Cli) ->
         rota.bury(job_id, error="no")
     said = rota("dead", "replay", "--all")
     assert (said.code, said.err.startswith("error: yes: ")) == (2, True)
-    assert rota.json("dead", "replay", "--all", "--yes", "--job", "b") == {"replayed": 1}
+    assert rota.json("dead", "replay", "--all", "--yes", "--job", "b")["replayed"] == 1
     assert rota("dead", "replay", "--all", "--yes").out == "2 dead letters are back in the queue\n"
-    assert rota.json("dead", "replay", "--all") == {"replayed": 0}
+    assert rota.json("dead", "replay", "--all") == {"replayed": 0, "last_at": None}
     assert rota("dead", "replay").code == 2
     assert rota("dead", "replay", "x", "--all").code == 2
+
+
+def test_runs_and_dead_letters_are_found_by_handler_label_time_and_error(rota: Cli) -> None:
+    first = str(rota.bury("a", error="upstream 500"))
+    second = str(rota.bury("b", error="no such file"))
+
+    def found(*words: str) -> set[str]:
+        listed = {run["run_id"] for run in rota.json("run", "list", *words)["runs"]}
+        assert {letter["run_id"] for letter in rota.json("dead", "list", *words)["dead"]} == listed
+        return listed
+
+    assert found("--error", "upstream") == {first}
+    assert found("--handler", "b") == {second}
+    assert found("--label", "team") == set()
+    assert found("--since", "2020-01-01T00:00:00Z") == {first, second}
+    assert found("--until", "2020-01-01T00:00:00Z") == set()
+    assert rota("run", "list", "--since", "yesterday").err.startswith("error: since: ")
+    assert rota("run", "list", "--since", "2020-01-01T00:00:00Z", "--within", "1d").err.startswith("error: within: ")
+
+
+def test_runs_are_listed_page_by_page(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--handler", "h")
+    made = [rota.json("job", "run", "a", "--at", f"2999-01-0{day}T00:00:00Z")["run_id"] for day in range(1, 4)]
+    page = rota.json("run", "list", "--limit", "2")
+    assert [run["run_id"] for run in page["runs"]] == made[:0:-1]
+    assert page["next_cursor"] in rota("run", "list", "--limit", "2").out
+    rest = rota.json("run", "list", "--cursor", page["next_cursor"])
+    assert ([run["run_id"] for run in rest["runs"]], rest["next_cursor"]) == (made[:1], None)
+    # Within a time that ends now, the next page needs the very instant at which the first one began.
+    within = rota.json("run", "list", "--limit", "2", "--within", "1h")
+    on = rota.json("run", "list", "--cursor", within["next_cursor"], "--since", within["since"])
+    assert [run["run_id"] for run in on["runs"]] == made[:1]
+    assert rota("run", "list", "--cursor", "x").code == 2
+
+
+def test_a_run_that_waits_is_cancelled_and_one_that_ended_is_not(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--handler", "h")
+    run_id = rota.json("job", "run", "a", "--at", "2999-01-01T00:00:00Z")["run_id"]
+    assert rota.json("run", "cancel", run_id) == {"run_id": run_id, "state": "cancelled", "cancel_requested": False}
+    assert rota("run", "cancel", run_id).code == 4
+    assert rota("run", "cancel", "x").code == 2
+    assert rota.json("run", "show", run_id)["state"] == "cancelled"
+
+
+def test_dead_letters_are_chosen_and_spread(rota: Cli) -> None:
+    for job_id in ("a", "b", "c"):
+        rota.bury(job_id, error=f"no {job_id}")
+    done = rota.json("dead", "replay", "--all", "--yes", "--error", "no b")
+    assert done["replayed"] == 1
+    assert "may start at" in rota("dead", "replay", "--all", "--yes", "--rate", "100").out
+    assert rota.json("dead", "list")["dead"] == []
+    assert rota("dead", "replay", "--error", "x", str(rota.bury("d", error="no"))).err.startswith("error: error: ")
+    assert rota("dead", "replay", "--all", "--rate", "0").code == 2
+
+
+def test_more_dead_letters_than_one_page_are_sent_back_at_their_rate(
+    rota: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id in ("a", "b", "c"):
+        rota.bury(job_id, error="no")
+    monkeypatch.setattr("rota.cli.dead.PAGE", 1)
+    assert rota.json("dead", "replay", "--all", "--yes", "--rate", "1000")["replayed"] == 3

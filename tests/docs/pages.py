@@ -6,6 +6,8 @@ Conventions of these pages:
     ```pycon             an interactive session; what it shows is compared
     ```console           lines that begin with `$ rota` run; what follows is compared, `...` stands for anything, and
                          `$ echo $?` gives the exit code, which else must be 0
+    ```console http      its commands, curl's too, run in a shell against `rota dev` on the page's own app, whose
+                         address is in the place of 127.0.0.1:8470
     ``` ... notest       is for reading only
     ``` ... title="F"    is also written to the file F, in the folder where the page's commands run
 """
@@ -33,6 +35,10 @@ class Block:
     @property
     def is_tested(self) -> bool:
         return "notest" not in self.words.split()
+
+    @property
+    def is_over_http(self) -> bool:
+        return "http" in self.words.split()
 
     @property
     def title(self) -> str | None:

@@ -4,8 +4,14 @@ import asyncio
 import doctest
 import importlib
 import inspect
+import json
+import os
 import pkgutil
 import shlex
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +21,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import rota
+from rota.api.app import create_app
 from rota.cli.root import app as cli
 from rota.domain.attempt import Outcome
 from rota.domain.run import MOVES, Gate
@@ -26,7 +33,9 @@ from tests.docs.pages import ROOT, Page, agrees, exchanges, page, pages
 PAGES = pages()
 WITH_PYTHON = [p for p in PAGES if any(b.language in ("python", "pycon") and b.is_tested for b in p.blocks)]
 WITH_COMMANDS = [p for p in PAGES if any(b.language == "console" and b.is_tested for b in p.blocks)]
-OPTIONS_OF_ALL = {"--database-url", "--data-dir", "--tenant", "--log-level", "--json", "--help"}
+WITH_HTTP = [p for p in PAGES if any(b.is_over_http for b in p.blocks)]
+BIN = Path(sys.executable).parent
+OPTIONS_OF_ALL = {"--database-url", "--data-dir", "--url", "--token", "--tenant", "--log-level", "--json", "--help"}
 
 
 def named(one: Page) -> str:
@@ -112,7 +121,7 @@ def test_the_commands_of_a_page_say_what_is_shown(
     for block in one.blocks:
         if block.title is not None:
             (folder / block.title).write_text(block.text, encoding="utf-8")
-        if block.language != "console" or not block.is_tested:
+        if block.language != "console" or not block.is_tested or block.is_over_http:
             continue
         for exchange in exchanges(block):
             program, *words = shlex.split(exchange.command)
@@ -121,6 +130,43 @@ def test_the_commands_of_a_page_say_what_is_shown(
             where = f"{one.name}, line {block.line}: {exchange.command}"
             assert result.exit_code == exchange.code, f"{where}\n{result.output}{result.exception or ''}"
             assert agrees(exchange.shown, result.output), f"{where} says\n{result.output}"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the pages' own commands need curl")
+@pytest.mark.parametrize("one", WITH_HTTP, ids=named)
+def test_the_calls_of_a_page_are_answered_as_shown(one: Page, folder: Path, database_url: str) -> None:
+    for block in one.blocks:
+        if block.title is not None:
+            (folder / block.title).write_text(block.text, encoding="utf-8")
+    environment = {**os.environ, "ROTA_DATABASE_URL": database_url, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    command = [str(BIN / "rota"), "dev", "jobs.py", "--port", "0", "--json"]
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as dev:
+        assert dev.stdout is not None
+        try:
+            address = next(event["url"] for event in map(json.loads, dev.stdout) if event["event"] == "serving")
+            del environment["ROTA_DATABASE_URL"]
+            for block in one.blocks:
+                for exchange in exchanges(block) if block.is_over_http else ():
+                    asked = exchange.command.replace("http://127.0.0.1:8470", address)
+                    done = subprocess.run(
+                        ["sh", "-c", asked], cwd=folder, env=environment, capture_output=True, text=True, timeout=30
+                    )
+                    assert done.returncode == exchange.code, f"{exchange.command}\n{done.stdout}{done.stderr}"
+                    assert agrees(exchange.shown, done.stdout), f"{exchange.command} says\n{done.stdout}"
+        finally:
+            dev.send_signal(signal.SIGINT)
+            dev.communicate(timeout=30)
+
+
+def test_every_call_is_listed_with_its_scope(rota_kit: RotaKit) -> None:
+    operations = create_app(rota_kit.rota).openapi()["paths"]
+    known = {
+        f"{method.upper()} {path}": operation.get("x-rota-scope", "nothing")
+        for path, methods in operations.items()
+        for method, operation in methods.items()
+    }
+    rows = page("docs/reference/http.md").rows()
+    assert {row[0]: row[1] for row in rows if " /" in row[0]} == known
 
 
 @pytest.mark.parametrize("one", PAGES, ids=named)
@@ -149,7 +195,11 @@ def test_every_page_is_reached_from_the_index() -> None:
 
 def test_the_table_of_moves_is_the_code_s() -> None:
     rows = page("docs/reference/run-states.md").rows()
-    told = {row[0]: {word for word in row[1].split(", ") if word != "–"} for row in rows if row[0] in MOVES}
+    told = {
+        row[0]: {word for word in row[1].split(", ") if word != "–"}
+        for row in rows
+        if row[0] in MOVES and len(row) == 2
+    }
     assert told == {state.value: {target.value for target in targets} for state, targets in MOVES.items()}
 
 

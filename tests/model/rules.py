@@ -261,7 +261,7 @@ class Model:
         run.charged = lease.attempt
         if outcome == "succeeded":
             run.state = "succeeded"
-        elif not job.exists:
+        elif outcome == "cancelled" or not job.exists:
             run.state = "cancelled"
         elif outcome == "gave_up" or (
             outcome in ("failed", "timed_out", "lost") and lease.attempt >= job.definition.max_attempts

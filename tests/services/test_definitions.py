@@ -8,7 +8,7 @@ import pytest
 import rota
 from rota.domain.admission import AGEING
 from rota.domain.job import Job
-from rota.errors import InvalidInput, NotFound, VersionConflict
+from rota.errors import Conflict, InvalidInput, NotFound, VersionConflict
 from rota.testing import RotaKit
 from tests.services.stories import (
     HOUR,
@@ -275,3 +275,108 @@ async def test_schedulers_with_different_tz_data_are_reported(rota_kit: RotaKit)
     await execute(rota_kit, "UPDATE rota.scheduler SET tzdata = '2025b' WHERE scheduler_id = 'scheduler-2'")
     [fleet] = [check for check in await rota_kit.rota.doctor.examine() if check.name == "fleet"]
     assert any("2025b" in finding and "recompute" in finding for finding in fleet.findings)
+
+
+# page -----------------------------------------------------------------------------------------------------------------
+
+
+async def listed(kit: RotaKit, **where: Any) -> list[str]:
+    return [found.job_id for found in await kit.definitions.page(tenant_id="default", **where)]
+
+
+async def test_pages_walk_through_all_jobs_of_a_tenant_once_in_the_order_of_their_ids(rota_kit: RotaKit) -> None:
+    """Whatever the characters, and however many shards the jobs lie in: no id twice, none left out."""
+    names = [f"job-{number}" for number in range(150)] + [
+        "Job",
+        "jöb",
+        "job",
+        "job/a",
+        "job.a",
+        "JOB",
+        "\U0010ffff",
+        "z%_\\",
+    ]
+    await rota_kit.put(*(every("1h", name) for name in names))
+    await rota_kit.put(every("1h", "job-5", tenant_id="acme"))
+    walked: list[str] = []
+    while part := await listed(rota_kit, after=walked[-1] if walked else "", limit=37):
+        assert len(part) <= 37
+        walked += part
+    assert walked == sorted(names)
+    assert await listed(rota_kit, limit=0) == []
+
+
+async def test_a_prefix_is_what_ids_begin_with_and_no_pattern(rota_kit: RotaKit) -> None:
+    names = ["a", "a%", "a%b", "ab", "a_", "b", "A", "a\U0010ffff", "a\U0010ffff" * 3, "ä"]
+    await rota_kit.put(*(every("1h", name) for name in names))
+    for prefix in ("", "a", "a%", "a_", "a\U0010ffff", "A", "none"):
+        assert await listed(rota_kit, prefix=prefix) == sorted(name for name in names if name.startswith(prefix))
+    assert await listed(rota_kit, prefix="a", after="a%") == sorted(n for n in names if n.startswith("a") and n > "a%")
+    assert await listed(rota_kit, prefix="b", after="A") == ["b"]
+
+
+async def test_jobs_are_found_by_label_handler_and_whether_they_are_enabled(rota_kit: RotaKit) -> None:
+    await rota_kit.put(
+        every("1h", "a", labels={"team": "billing"}, handler="h1"),
+        every("1h", "b", labels={"team": "ops"}),
+        every("1h", "c", labels={"team": "a=b", "urgent": ""}),
+        every("1h", "d"),
+    )
+    await rota_kit.definitions.pause("b", tenant_id="default", reason="a look")
+    await execute(rota_kit, "UPDATE rota.job SET quarantined = 'why' WHERE job_id = 'd'")
+    assert await listed(rota_kit, label="team") == ["a", "b", "c"]
+    assert await listed(rota_kit, label="team=billing") == ["a"]
+    assert await listed(rota_kit, label="team=a=b") == ["c"]
+    assert await listed(rota_kit, label="urgent=") == ["c"]
+    assert await listed(rota_kit, label="billing") == []
+    assert await listed(rota_kit, handler="h1") == ["a"]
+    assert await listed(rota_kit, handler="h") == ["b", "c", "d"]
+    assert await listed(rota_kit, enabled=True) == ["a", "c"]
+    assert await listed(rota_kit, enabled=False) == ["b", "d"]
+    assert await listed(rota_kit, enabled=True, label="team", handler="h", prefix="c", limit=1) == ["c"]
+
+
+@pytest.mark.parametrize("field", ["prefix", "after", "label", "handler"])
+@pytest.mark.parametrize("hostile", ["a\x00b", "\ud800", "x" * 3000])
+async def test_what_no_job_can_have_is_refused_by_name(rota_kit: RotaKit, field: str, hostile: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        await listed(rota_kit, **{field: hostile})
+    assert refusal.value.field == field
+
+
+async def test_a_label_without_a_name_is_refused(rota_kit: RotaKit) -> None:
+    with pytest.raises(InvalidInput, match="names no label"):
+        await listed(rota_kit, label="=billing")
+
+
+async def test_an_id_that_no_job_can_have_is_not_found(rota_kit: RotaKit) -> None:
+    for hostile in ("", "a\x00b", "\ud800", "x" * 100_000):
+        with pytest.raises(NotFound):
+            await rota_kit.definitions.get(hostile, tenant_id="default")
+        with pytest.raises(NotFound):
+            await rota_kit.definitions.delete(hostile, tenant_id="default")
+
+
+async def test_an_id_whose_number_is_another_tenants_leads_to_nothing_of_theirs(rota_kit: RotaKit) -> None:
+    """The number is 62 bits of a digest: with a million jobs to hit, whoever searches finds a collision."""
+    await rota_kit.put(every("1h", "theirs", tenant_id="acme"))
+    mine = every("1h", "mine")
+    await execute(
+        rota_kit,
+        "WITH s AS (UPDATE rota.schedule SET shard = $1, job_uid = $2)"
+        " UPDATE rota.job SET shard = $1, job_uid = $2",
+        mine.job_uid % 64, mine.job_uid,
+    )  # fmt: skip
+    calls = rota_kit.definitions
+    with pytest.raises(NotFound):
+        await calls.get("mine", tenant_id="default")
+    with pytest.raises(NotFound):
+        await calls.pause("mine", tenant_id="default", reason="")
+    with pytest.raises(NotFound):
+        await calls.resume("mine", tenant_id="default")
+    with pytest.raises(NotFound):
+        await calls.delete("mine", tenant_id="default")
+    with pytest.raises(Conflict, match="choose another id"):
+        await calls.put([mine])
+    [standing] = await calls.page(tenant_id="acme")
+    assert (standing.job_id, standing.version, standing.state) == ("theirs", 1, "active")

@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from rota.domain.attempt import Claim, Outcome, Report
 from rota.domain.job import Job
+from rota.domain.run import RunState
 from rota.errors import DatabaseUnavailable
 from rota.services import dispatch as module
 from rota.services.dispatch import Dispatch
@@ -57,7 +58,7 @@ async def test_a_claim_in_doubt_outlives_a_long_outage(claimer: Claimer) -> None
     claimer.database.trouble = {}
     [claim] = await claimer.claim()
     report = Report(key=claim.key, outcome=Outcome.SUCCEEDED)
-    assert await claimer.kit.rota.completion.report([report]) == {claim.key.token}
+    assert await claimer.kit.rota.completion.report([report]) == {claim.key.token: RunState.SUCCEEDED}
     assert await states(claimer.kit) == ["succeeded"]
     assert await claimer.claim() == []
 

@@ -1,9 +1,11 @@
 """A run whose handler no live worker knows: it waits where people see it, costs nobody a scan, and comes back."""
 
+import pytest
+
 from rota.domain.job import Job
 from rota.services import upkeep as module
+from rota.services.fleet import ANNOUNCED_FOR
 from rota.testing import RotaKit
-from rota.worker.local import ANNOUNCED_FOR
 from tests.services.stories import SECOND, START, every
 
 
@@ -129,3 +131,63 @@ async def test_more_runs_than_a_batch_pass_the_gate_both_ways(rota_kit: RotaKit)
         assert len(await worker.claim(limit=100)) == runs
     finally:
         module.GATE_BATCH = module_batch  # type: ignore[misc]  # as it was
+
+
+async def gates(kit: RotaKit, tenant_id: str, job_id: str = "job") -> set[str | None]:
+    return {run.gate for run in await kit.runs(job_id, tenant_id=tenant_id)}
+
+
+async def has_run(kit: RotaKit, tenant_id: str, handler: str, job_id: str = "job") -> None:
+    await kit.put(Job(job_id=job_id, tenant_id=tenant_id, handler=handler))
+    await kit.on_demand.trigger(job_id, tenant_id=tenant_id)
+
+
+async def test_what_a_tenant_s_worker_knows_opens_the_gate_for_its_tenant_alone(rota_kit: RotaKit) -> None:
+    for tenant in ("acme", "globex"):
+        await has_run(rota_kit, tenant, "new")
+    everybody = rota_kit.worker("w-0", handlers=["h"])
+    await everybody.announce()
+    await rota_kit.tick()
+    assert await gates(rota_kit, "acme") | await gates(rota_kit, "globex") == {"handler"}
+    own = rota_kit.worker("w-1", handlers=["new"], tenant_id="acme")
+    await own.announce()
+    await rota_kit.tick()
+    assert (await gates(rota_kit, "acme"), await gates(rota_kit, "globex")) == ({"open"}, {"handler"})
+    assert (await own.claim_one()).claim.tenant_id == "acme"
+
+
+async def test_a_tenant_s_strange_runs_are_parked_where_its_worker_looks(rota_kit: RotaKit) -> None:
+    for tenant in ("acme", "globex"):
+        await has_run(rota_kit, tenant, "strange")
+    await rota_kit.worker("w-1", handlers=["*"], tenant_id="acme").announce()
+    await rota_kit.worker("w-2", handlers=["h"], tenant_id="globex").announce()
+    await rota_kit.tick()
+    assert (await gates(rota_kit, "acme"), await gates(rota_kit, "globex")) == ({"open"}, {"handler"})
+
+
+@pytest.mark.parametrize("tenant_id", [None, "acme"])
+async def test_a_worker_of_any_handler_knows_all_but_shell_and_http(rota_kit: RotaKit, tenant_id: str | None) -> None:
+    targets = {"fine": "whatever", "command": "shell", "target": "https://example.com/hook"}
+    for job_id, handler in targets.items():
+        await has_run(rota_kit, "acme", handler, job_id)
+    stranger = rota_kit.worker("w-0", handlers=["h"])
+    await stranger.announce()
+    await rota_kit.tick()
+    assert [await gates(rota_kit, "acme", job_id) for job_id in targets] == [{"handler"}] * 3
+    worker = rota_kit.worker("w-1", handlers=["*"], tenant_id=tenant_id)
+    await worker.announce()
+    await rota_kit.tick()
+    assert [await gates(rota_kit, "acme", job_id) for job_id in targets] == [{"open"}, {"handler"}, {"handler"}]
+    await rota_kit.worker("w-2", handlers=["http"], tenant_id=tenant_id).announce()
+    await rota_kit.tick()
+    assert [await gates(rota_kit, "acme", job_id) for job_id in targets] == [{"open"}, {"handler"}, {"open"}]
+
+
+async def test_a_worker_that_drains_does_not_count_as_knowing(rota_kit: RotaKit) -> None:
+    await has_run(rota_kit, "default", "new")
+    leaving, staying = rota_kit.worker("w-1", handlers=["new"]), rota_kit.worker("w-2", handlers=["h"])
+    await leaving.announce()
+    await staying.announce()
+    await rota_kit.rota.fleet.drain("w-1", tenant_id=None)
+    await rota_kit.tick()
+    assert await gates(rota_kit, "default") == {"handler"}

@@ -8,6 +8,7 @@ import pytest
 
 from rota.domain.attempt import Outcome, Report, after_attempt
 from rota.domain.job import Job
+from rota.domain.run import RunState
 from rota.errors import VersionConflict
 from rota.store import claims
 from rota.store.database import Database
@@ -103,7 +104,8 @@ async def test_a_failure_that_crosses_the_jobs_delete_is_cancelled_and_not_queue
     [ended] = await claims.facts(rota_kit.database, [work.claim.key], told=told)
     await rota_kit.definitions.delete("tick", tenant_id="default")
     verdict = after_attempt(ended, now=rota_kit.clock.now())
-    assert await claims.settle(rota_kit.database, [verdict], now=rota_kit.clock.now()) == {work.claim.key.token}
+    settled = await claims.settle(rota_kit.database, [verdict], now=rota_kit.clock.now())
+    assert settled == {work.claim.key.token: RunState.CANCELLED}, "the answer says what was written"
     assert await states(rota_kit) == ["cancelled"]
 
 
@@ -134,7 +136,7 @@ async def test_an_edit_reroutes_a_run_that_is_on_its_way_back_to_the_queue(rota_
             rota_kit.rota.completion.report([Report(key=work.claim.key, outcome=Outcome.RELEASED)])
         )
         await waits_for_a_lock(rota_kit)
-    assert await failing == {work.claim.key.token}
+    assert await failing == {work.claim.key.token: RunState.PENDING}
     again = await rota_kit.worker("w-2", handlers=["h2"]).claim_one()
     assert again.claim.run_id == work.claim.run_id
 

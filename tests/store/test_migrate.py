@@ -17,11 +17,12 @@ NOW = ManualClock().now()
 SECOND = Migration(version=2, name="second", sql="CREATE TABLE rota.second (n int);")
 BROKEN = Migration(version=2, name="second", sql="CREATE TABLE rota.second (n int); SELECT 1 / 0;")
 LATEST = len(known_migrations())
+FIRST = known_migrations()[0]
 
 
 def know(monkeypatch: pytest.MonkeyPatch, *steps: Migration) -> None:
-    """Let the program know these steps on top of the first one."""
-    known = [known_migrations()[0], *steps]
+    """Let the program know these steps on top of the first one, and no others."""
+    known = [FIRST, *steps]
     monkeypatch.setattr(module, "known_migrations", lambda: known)
 
 
@@ -60,7 +61,7 @@ async def test_processes_at_once_apply_each_step_once(bare_dsn: str) -> None:
         for _ in range(4)
     ]
     said = [(await process.communicate())[0].strip() for process in processes]
-    assert sorted(said) == [b"0", b"0", b"0", b"%d" % LATEST]
+    assert sum(int(count) for count in said) == LATEST
 
 
 async def test_a_lock_that_is_not_given_up_says_what_to_do(bare_dsn: str) -> None:
@@ -73,6 +74,7 @@ async def test_a_lock_that_is_not_given_up_says_what_to_do(bare_dsn: str) -> Non
 async def test_a_table_that_is_in_use_stops_a_step_and_not_the_users(
     bare_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    know(monkeypatch)
     await migrate(bare_dsn, now=NOW)
     know(monkeypatch, Migration(version=2, name="second", sql="ALTER TABLE rota.job ADD COLUMN more text;"))
     async with uncommitted(bare_dsn, "SELECT count(*) FROM rota.job"):
@@ -95,6 +97,7 @@ async def test_a_newer_schema_is_refused(bare_dsn: str, monkeypatch: pytest.Monk
 async def test_a_step_that_was_changed_after_it_was_applied_is_refused(
     bare_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    know(monkeypatch)
     await migrate(bare_dsn, now=NOW)
     changed = Migration(version=1, name="house", sql="SELECT 1;")
     monkeypatch.setattr(module, "known_migrations", lambda: [changed, SECOND])

@@ -39,9 +39,10 @@ RUNS = """
 INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
 SELECT n % 64, n, $1::timestamptz, $1, 'schedule' FROM generate_series(1, 20000) n"""
 QUEUE = """
-INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler,
+  tenant_id)
 SELECT n % 64, n, $1::timestamptz, n, $1::timestamptz, 0, CASE WHEN n % $2::integer = 0 THEN 'open' ELSE 'time' END,
-       'default', 'h' FROM generate_series(1, 20000) n"""
+       'default', 'h', 'default' FROM generate_series(1, 20000) n"""
 LEASES = """
 INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
 SELECT n % 64, n, $1::timestamptz, gen_random_uuid(), $1, $1, 60000, 1, 'w' FROM generate_series(1, 20000) n"""
@@ -75,7 +76,8 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     [
         "due_schedules", "next_due", "live_among", "materialise_runs", "open_due_gates", "claim_runs", "renew_leases",
         "leases_with_jobs", "settle_attempts", "recorded_outcomes", "expired_leases", "trigger_run", "get_run",
-        "runs_of_job", "park_unknown_handlers", "unpark_known_handlers",
+        "runs_of_job", "park_unknown_handlers", "unpark_known_handlers", "claim_tenant_runs", "reap_attempts",
+        "note_progress", "list_jobs", "count_jobs", "due_resumes",
     ],
 )  # fmt: skip
 async def test_a_hot_statement_reads_no_table_from_end_to_end(full: Any, name: str) -> None:
@@ -86,10 +88,52 @@ async def test_a_hot_statement_reads_no_table_from_end_to_end(full: Any, name: s
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("name", ["claim_runs", "renew_leases", "settle_attempts", "open_due_gates"])
+@pytest.mark.parametrize(
+    "name",
+    ["claim_runs", "claim_tenant_runs", "renew_leases", "settle_attempts", "reap_attempts", "open_due_gates"],
+)
 async def test_a_hot_write_finds_its_rows_by_ctid(full: Any, name: str) -> None:
     plan = await generic_plan(full, STATEMENTS[name])
     assert "Tid Scan" in {node["Node Type"] for node in nodes(plan)}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_page_of_jobs_is_read_in_order_by_the_index_over_the_names(full: Any) -> None:
+    plan = await generic_plan(full, STATEMENTS["list_jobs"])
+    [scan] = [node for node in nodes(plan) if node.get("Index Name") == "job_shard_tenant_id_job_id_key"]
+    for bound in ("job_id >", "job_id >=", "job_id <"):
+        assert bound in scan["Index Cond"], "the page's bounds are the index's, not a filter over what it gives"
+    above = [node for node in nodes(plan) if scan in node.get("Plans", ())]
+    assert [node["Node Type"] for node in above] == ["Limit"], "what a shard gives is in order already"
+
+
+CLAIMS = {"claim_runs": "pending_open", "claim_tenant_runs": "pending_tenant"}
+"""Which index each claim walks: the other one leads past everything that other tenants have waiting."""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("name", CLAIMS)
+async def test_a_claim_walks_the_index_of_its_order(full: Any, name: str) -> None:
+    assert await indexes(full, name) & {*CLAIMS.values()} == {CLAIMS[name]}
+
+
+@pytest.mark.parametrize("analyzed", ["while empty", "while deep in one pool", "never"])
+async def test_a_claim_walks_its_index_whatever_the_statistics_say(dsn: str, analyzed: str) -> None:
+    async with outsider(dsn) as other:
+        if analyzed == "while empty":
+            await other.execute("VACUUM (ANALYZE) rota.pending")
+        if analyzed == "while deep in one pool":
+            await other.execute(QUEUE, NOW, 1)
+            await other.execute("VACUUM (ANALYZE) rota.pending")
+            await other.execute("DELETE FROM rota.pending")
+            await other.execute("VACUUM rota.pending")
+        for name, index in CLAIMS.items():
+            assert await indexes(other, name) & {*CLAIMS.values()} == {index}
+
+
+async def indexes(other: Any, name: str) -> set[str]:
+    """Return the indexes of a statement's plan."""
+    return {node["Index Name"] for node in nodes(await generic_plan(other, STATEMENTS[name])) if "Index Name" in node}
 
 
 class Cycle:

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 import rota
 import rota.store
-from rota.store.statements import ALL, Statement
+from rota.store.statements import ALL, Statement, parse
 from rota.testing import TestCluster
 from tests.store.stage import generic_plan, outsider
 
@@ -60,6 +60,21 @@ async def test_a_statement_is_prepared_and_planned(statement: Statement, connect
 @each
 def test_a_statement_is_used(statement: Statement) -> None:
     assert re.search(rf"\b(\w*sql|upkeep)\.{statement.name}\b", SOURCES)
+
+
+def test_a_variant_is_its_model_with_its_own_lines() -> None:
+    text = (
+        "-- name: x\n-- Rows.\n"
+        "SELECT n FROM t\n WHERE n > $n\n  AND k = 1 -- not: y\n  -- y: AND m = $m\n ORDER BY n;\n\n"
+        "-- name: y\n-- like: x\n-- The rows of one m.\n"
+    )
+    model, variant = parse(text)
+    assert (model.parameters, variant.parameters) == (("n",), ("n", "m"))
+    assert (model.doc, variant.doc) == ("Rows.", "The rows of one m.")
+    assert variant.text == "SELECT n FROM t\n WHERE n > $1\nAND m = $2\n ORDER BY n"
+    assert "k = 1" in model.text
+    with pytest.raises(AssertionError, match="no line for it"):
+        parse(text.replace("-- y:", "-- z:"))
 
 
 def test_names_are_given_once() -> None:

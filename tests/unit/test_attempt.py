@@ -1,5 +1,6 @@
 """How an attempt's end is judged, and what is kept of its error."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -11,18 +12,21 @@ from hypothesis import strategies as st
 from rota.domain.admission import rank
 from rota.domain.attempt import (
     ERROR_LIMIT,
+    RESULT_LIMIT,
     SHORTEST_SNOOZE,
     Ended,
     LeaseKey,
     Outcome,
     Verdict,
     after_attempt,
+    check_result,
     clean_error,
     success,
 )
 from rota.domain.ids import slot_of
 from rota.domain.retry import DELAY_LIMIT, RetryPolicy
 from rota.domain.run import Gate, RunState
+from rota.errors import InvalidInput, TooLarge
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLAIMED = NOW - timedelta(minutes=5)
@@ -109,6 +113,50 @@ def test_a_snooze_lies_between_the_shortest_and_the_longest_delay(asked: timedel
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.SUCCEEDED])
 def test_nothing_is_tried_again_for_a_job_that_was_deleted(outcome: Outcome) -> None:
     assert judged(outcome=outcome, orphaned=True).state is RunState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits"),
+    [
+        (None, TEN_SECONDS),
+        (TEN_SECONDS / 2, TEN_SECONDS),
+        (TEN_SECONDS * 2, TEN_SECONDS * 2),
+        (timedelta.max, DELAY_LIMIT),
+        (-TEN_SECONDS, TEN_SECONDS),
+    ],
+)
+def test_a_failure_waits_the_longer_of_its_backoff_and_what_was_asked(
+    asked: timedelta | None, waits: timedelta
+) -> None:
+    verdict = judged(retry_after=asked)
+    assert (verdict.available_at, verdict.charged, verdict.gate) == (NOW + waits, 1, Gate.TIME)
+    assert judged(outcome=Outcome.TIMED_OUT, retry_after=asked).available_at == NOW + TEN_SECONDS
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_a_cancelled_attempt_cancels_its_run(attempt: int) -> None:
+    verdict = judged(outcome=Outcome.CANCELLED, attempt=attempt)
+    assert (verdict.state, verdict.charged) == (RunState.CANCELLED, attempt)
+
+
+@pytest.mark.parametrize("result", [{"n": 1}, [1, 2.5, None], "text", 0, False, ""])
+def test_any_json_is_a_result(result: object) -> None:
+    text = check_result(result)
+    assert text is not None
+    assert json.loads(text) == result
+
+
+def test_a_result_has_a_limit_in_bytes_and_none_is_none() -> None:
+    assert check_result(None) is None
+    assert len((check_result("ü" * ((RESULT_LIMIT - 2) // 2)) or "").encode()) == RESULT_LIMIT
+    with pytest.raises(TooLarge, match=r"^result: has 65538 bytes"):
+        check_result("ü" * (RESULT_LIMIT // 2))
+
+
+@pytest.mark.parametrize("result", [{"n": float("inf")}, {1: 2}, "\x00", "\ud800", object(), {"a": {"b": b""}}])
+def test_what_is_no_json_is_no_result(result: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^result: "):
+        check_result(result)
 
 
 def test_success_needs_no_judgement() -> None:

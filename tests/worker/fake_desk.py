@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 
 from rota.clock import Clock, SystemClock
 from rota.domain.attempt import CLAIM_LIMIT, Claim, LeaseKey, Outcome, Report
+from rota.domain.http_target import handler_key
 from rota.domain.ids import job_uid, shard_of
 from rota.errors import DatabaseUnavailable
 from rota.worker.desk import Renewal, WorkerInfo
@@ -82,8 +83,11 @@ class FakeDesk:
         self.is_away = False
         self.refuses: Callable[[Report], bool] = lambda _: False
         self.calls: Counter[str] = Counter()
+        self.accepted: list[Report] = []
         self.refused: list[Report] = []
         self.announced: dict[UUID, WorkerInfo] = {}
+        self.last_claim_at: datetime | None = None
+        self.drains = False
         self._changed = asyncio.Event()
 
     def add(
@@ -126,9 +130,11 @@ class FakeDesk:
 
     # The desk
 
-    async def announce(self, worker: WorkerInfo) -> None:
+    async def announce(self, worker: WorkerInfo, *, last_claim_at: datetime | None = None) -> bool:
         self._enter("announce")
         self.announced[worker.instance] = worker
+        self.last_claim_at = last_claim_at
+        return self.drains
 
     async def claim(self, worker: WorkerInfo, *, limit: int) -> list[Claim]:
         self._enter("claim")
@@ -137,7 +143,9 @@ class FakeDesk:
         for run in self.runs:
             if len(claims) == min(limit, CLAIM_LIMIT):
                 break
-            if run.state != "pending" or run.available_at > now or run.handler not in worker.handlers:
+            if run.state != "pending" or run.available_at > now:
+                continue
+            if handler_key(run.handler) not in worker.handlers:
                 continue
             run.state = "running"
             run.claims += 1
@@ -181,6 +189,7 @@ class FakeDesk:
             if held:
                 self._settle(held[0], report.outcome, report.error, report.retry_after)
                 accepted.add(report.key.token)
+                self.accepted.append(report)
             else:
                 self.refused.append(report)
         return frozenset(accepted)
@@ -219,6 +228,8 @@ class FakeDesk:
         run.available_at = self.clock.now() + (retry_after or timedelta(0))
         if outcome is Outcome.SUCCEEDED:
             run.state = "succeeded"
+        elif outcome is Outcome.CANCELLED:
+            run.state = "cancelled"
         elif outcome is Outcome.GAVE_UP or run.charged >= run.max_attempts:
             run.state = "dead"
         else:
@@ -253,8 +264,9 @@ class RemoteDesk:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    async def announce(self, worker: WorkerInfo) -> None:
-        await self._call("announce", worker)
+    async def announce(self, worker: WorkerInfo, *, last_claim_at: datetime | None = None) -> bool:
+        drains: bool = await self._call("announce", worker, last_claim_at=last_claim_at)
+        return drains
 
     async def claim(self, worker: WorkerInfo, *, limit: int) -> list[Claim]:
         claims: list[Claim] = await self._call("claim", worker, limit=limit)

@@ -80,6 +80,18 @@ async def test_a_lost_lease_ends_the_child_which_may_clean_up(desk: FakeDesk, tm
     assert not run.attempts
 
 
+async def test_a_cancelled_run_ends_its_child_which_may_clean_up(desk: FakeDesk, tmp_path: Path) -> None:
+    run = desk.add("wait_in_process", {"mark": str(tmp_path / "mark"), "cleaned": str(tmp_path / "cleaned")})
+    async with at_work(desk, app.handlers, target=TARGET) as (_, heart):
+        await desk.until((tmp_path / "mark").exists)
+        assert run.lease is not None
+        heart.learn(cancelled=[run.lease.token])
+        await desk.until(lambda: run.state == "cancelled")
+        assert (tmp_path / "cleaned").exists()
+        assert not lives(int((tmp_path / "mark").read_text()))
+    assert run.outcomes == [Outcome.CANCELLED]
+
+
 async def test_what_a_handler_started_is_killed_with_it(desk: FakeDesk, tmp_path: Path) -> None:
     payload = {"mark": str(tmp_path / "mark"), "command": str(tmp_path / "command")}
     run = desk.add("start_a_command", payload, timeout=1.5, max_attempts=1)

@@ -10,6 +10,7 @@ import pytest
 from rota.clock import ManualClock
 from rota.domain.attempt import CLAIM_LIMIT, ERROR_LIMIT, Claim, Outcome, Report
 from rota.errors import GiveUp, RetryLater
+from rota.worker import intake
 from rota.worker.context import RunContext
 from rota.worker.desk import WorkerInfo
 from rota.worker.events import RunEvent
@@ -296,7 +297,7 @@ async def test_a_lost_lease_stops_the_handler_and_says_nothing(desk: FakeDesk, r
     assert [event.outcome for event in events] == [None, Outcome.LOST]
 
 
-async def test_a_cancelled_run_stops_and_is_given_back(desk: FakeDesk, registry: HandlerRegistry) -> None:
+async def test_a_cancelled_run_stops_and_says_so(desk: FakeDesk, registry: HandlerRegistry) -> None:
     begun = asyncio.Event()
 
     async def work() -> None:
@@ -310,8 +311,78 @@ async def test_a_cancelled_run_stops_and_is_given_back(desk: FakeDesk, registry:
         assert run.lease is not None
         heart.learn(cancelled=[run.lease.token])
         await desk.until(lambda: run.attempts)
-    assert run.attempts[0].outcome is Outcome.RELEASED
+    assert run.attempts[0].outcome is Outcome.CANCELLED
     assert run.attempts[0].error == "cancelled on request"
+    assert run.state == "cancelled"
+
+
+async def test_a_thread_that_is_cancelled_is_told_by_its_flag(desk: FakeDesk, registry: HandlerRegistry) -> None:
+    begun, told = threading.Event(), threading.Event()
+
+    def work(run: RunContext) -> None:
+        begun.set()
+        assert run.lease_lost.wait(20)
+        told.set()
+
+    registry.register("work", work)
+    run = desk.add("work")
+    async with at_work(desk, registry) as (worker, heart):
+        await desk.until(begun.is_set)
+        assert run.lease is not None
+        heart.learn(cancelled=[run.lease.token])
+        await desk.until(lambda: run.state == "cancelled")
+        await desk.until(told.is_set)
+        assert worker.stats.ended[Outcome.CANCELLED] == 1
+    assert run.outcomes == [Outcome.CANCELLED]
+
+
+async def test_a_handler_has_the_token_of_its_lease_and_shows_it_to_nobody(
+    desk: FakeDesk, registry: HandlerRegistry
+) -> None:
+    seen: list[RunContext] = []
+    registry.register("work", seen.append)
+    run = desk.add("work")
+    async with at_work(desk, registry):
+        await desk.until(lambda: run.state == "succeeded")
+    [context] = seen
+    assert str(context.lease_token) not in repr(context)
+    again = RunContext.from_wire(context.to_wire(), lease_lost=context.lease_lost)
+    assert again == context
+
+
+async def test_a_drained_worker_claims_nothing_until_it_may_again(
+    desk: FakeDesk, registry: HandlerRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "ANNOUNCE_INTERVAL", 0.01)
+
+    async def work() -> None:
+        pass
+
+    registry.register("work", work)
+    desk.drains = True
+    async with at_work(desk, registry):
+        await desk.until(lambda: desk.calls["announce"] >= 3)
+        held_back = desk.add("work")
+        await desk.until(lambda: desk.calls["announce"] >= 10)
+        assert (held_back.state, desk.calls["claim"]) == ("pending", 0)
+        desk.drains = False
+        await desk.until(lambda: held_back.state == "succeeded")
+
+
+async def test_a_full_worker_counts_as_well_as_one_that_claims(
+    desk: FakeDesk, registry: HandlerRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "ANNOUNCE_INTERVAL", 0.01)
+    end = asyncio.Event()
+    registry.register("work", end.wait)
+    run = desk.add("work")
+    async with at_work(desk, registry, concurrency=1):
+        await desk.until(lambda: run.state == "running")
+        claims, since = desk.calls["claim"], desk.clock.now()
+        await desk.until(lambda: desk.last_claim_at is not None and desk.last_claim_at > since)
+        assert desk.calls["claim"] == claims
+        end.set()
+        await desk.until(lambda: run.state == "succeeded")
 
 
 async def test_a_result_is_reported_when_the_database_is_back(desk: FakeDesk, registry: HandlerRegistry) -> None:

@@ -45,6 +45,8 @@ class Line:
                 return RunState.DEAD
             case Outcome.LOST:
                 return Outcome.LOST
+            case Outcome.CANCELLED:
+                return RunState.CANCELLED
             case Outcome.FAILED | Outcome.TIMED_OUT if self.attempt >= self.max_attempts:
                 return RunState.DEAD
         return RunState.PENDING

@@ -2,17 +2,21 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from rota.cli.options import Call, command
 from rota.cli.processes import Concurrency, Drain, load, make_worker
 from rota.cli.signals import StopSignals
+from rota.cli.workplace import at_database
+from rota.errors import SetupFailed
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from rota.app import App
     from rota.assembly import Rota
     from rota.cli.board import Board
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     from rota.worker.events import RunEvent
     from rota.worker.worker import Worker
 
+LOOPBACK: Final = "127.0.0.1"
+PORT: Final = 8470
+"""Where the API of `rota dev` and `rota api` listens when nobody chooses."""
 SAMPLES: Final = "rota.cli.samples:app"
 STAND_BACK: Final = "the samples stand back while `rota dev` runs an app"
 """Why samples are paused; only those that say so are resumed."""
@@ -38,8 +45,14 @@ async def dev(
     ] = None,
     concurrency: Concurrency = None,
     drain: Drain = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Where the API listens, on this machine only. (default: 8470, or a free one)", min=0, max=65535
+        ),
+    ] = None,
 ) -> None:
-    """Run all of Rota in one process: database, scheduler, reaper and a worker for the app's jobs.
+    """Run all of Rota in one process: database, scheduler, reaper, API and a worker for the app's jobs.
 
     Ctrl-C ends it within the drain time, a second one at once. The data stays, and the next start goes on with it.
     """
@@ -54,13 +67,23 @@ async def dev(
             with _face(call, rota, settings, app) as (board, face):
                 show = _Show(call, board, face)
                 workers = [
-                    make_worker(rota, settings, app.handlers, pool=pool, target=place, on_event=show.on_event)
+                    make_worker(
+                        at_database(rota),
+                        settings,
+                        app.handlers,
+                        pool=pool,
+                        target=place,
+                        allow_http=True,
+                        on_event=show.on_event,
+                    )
                     for pool in _pools(app)
                 ]
-                await _run(rota, signals, workers, show)
+                await _run(rota, signals, workers, show, port=port)
 
 
-async def _run(rota: "Rota", signals: StopSignals, workers: "Sequence[Worker]", show: "_Show") -> None:
+async def _run(
+    rota: "Rota", signals: StopSignals, workers: "Sequence[Worker]", show: "_Show", *, port: int | None
+) -> None:
     """Run until a signal; the scheduler stops at once, and what workers need stays until they are done."""
     stop, gone = asyncio.Event(), asyncio.Event()
 
@@ -78,11 +101,33 @@ async def _run(rota: "Rota", signals: StopSignals, workers: "Sequence[Worker]", 
         group.create_task(rota.keep_going(gone))
         group.create_task(show.face.run(gone))
         working = [group.create_task(worker.run()) for worker in workers]
+        group.create_task(_answer(rota, gone, show, port=port))
         show.started()
         await asyncio.wait(working)
         stop.set()
         gone.set()
     show.face.stopped()
+
+
+async def _answer(rota: "Rota", gone: asyncio.Event, show: "_Show", *, port: int | None) -> None:
+    """Serve the API on this machine alone, without tokens. A port that was not chosen gives way to a free one."""
+    # What it needs takes a while to import, and the first run does not wait for it.
+    create_app, serve = await asyncio.to_thread(_api)
+    app = create_app(rota, open_to="loopback")
+    if port is not None:
+        await serve(app, host=LOOPBACK, port=port, stop=gone, started=show.face.serving)
+        return
+    try:
+        await serve(app, host=LOOPBACK, port=PORT, stop=gone, started=show.face.serving)
+    except SetupFailed:
+        await serve(app, host=LOOPBACK, port=0, stop=gone, started=show.face.serving)
+
+
+def _api() -> "tuple[Callable[..., FastAPI], Callable[..., Coroutine[Any, Any, None]]]":
+    from rota.api.app import create_app
+    from rota.api.serving import serve
+
+    return create_app, serve
 
 
 class _Show:

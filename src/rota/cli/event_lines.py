@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rota.cli.board import Board, Line
-from rota.cli.faces import COLUMNS, Place, counts_to_json, ending_text, last_words, line_to_json, row_of
+from rota.cli.faces import (
+    COLUMNS,
+    Place,
+    counts_to_json,
+    ending_text,
+    last_words,
+    line_to_json,
+    row_of,
+    serving_text,
+)
 from rota.cli.output import cell, counted, plain, to_json
 from rota.clock import Clock
 
@@ -29,6 +38,9 @@ class EventLines:
             {"event": "started", "seconds": round(seconds, 3), "jobs": place.jobs, "data": place.data},
             f"{counted(place.jobs, 'job')} ready after {seconds:.1f} s; data in {place.data}",
         )
+
+    def serving(self, url: str) -> None:
+        self._say({"event": "serving", "url": url}, serving_text(url))
 
     def attempt(self, line: Line) -> None:
         event = "attempt_started" if line.outcome is None else "attempt_ended"

@@ -28,6 +28,10 @@ class Face(Protocol):
         """All is ready, that many seconds after the command's start."""
         ...
 
+    def serving(self, url: str) -> None:
+        """The API answers there, whoever asks."""
+        ...
+
     def attempt(self, line: Line) -> None:
         """An attempt has started or ended."""
         ...
@@ -106,6 +110,10 @@ def counts_texts(board: Board) -> list[str]:
         return [counts]
     half, most = _ms(milliseconds(board.start_delay(0.5))), _ms(milliseconds(board.start_delay(0.99)))
     return [counts, f"start delay p50 {half}, p99 {most} over {counted(board.starts, 'start')}"]
+
+
+def serving_text(url: str) -> str:
+    return f"the API answers at {url} (its documentation: {url}/docs); from this machine it needs no token"
 
 
 def ending_text(place: Place) -> str:

@@ -1,24 +1,16 @@
 """`rota job`: define jobs, look at them, and steer them."""
 
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, cast, get_args
 
 import typer
 
 from rota.cli.definitions import read_definitions
-from rota.cli.next import local_time, slots_table, zone_of
+from rota.cli.filters import Cursor, more_line
+from rota.cli.next import slots_table
 from rota.cli.options import Call, command, instant_of, object_of
-from rota.cli.output import Table
-from rota.cli.views import (
-    job_to_json,
-    jobs_table,
-    put_table,
-    put_to_json,
-    run_to_json,
-    runs_table,
-    schedule_words,
-    skipped_table,
-    values_of,
-)
+from rota.cli.output import Table, instant
+from rota.cli.views import jobs_table, put_table, runs_table, schedule_words, skipped_table, values_of
+from rota.domain.job import Job
 from rota.errors import InvalidInput
 
 SHOWN: Final = 5
@@ -29,14 +21,14 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.", show_
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Define jobs, look at them, and steer them.", no_args_is_help=True)
-    command(group, "put")(put)
-    command(group, "list")(list_)
-    command(group, "show")(show)
-    command(group, "pause")(pause)
-    command(group, "resume")(resume)
-    command(group, "delete")(delete)
-    command(group, "run")(run)
-    command(group, "next")(next_)
+    command(group, "put", over_http=True)(put)
+    command(group, "list", over_http=True)(list_)
+    command(group, "show", over_http=True)(show)
+    command(group, "pause", over_http=True)(pause)
+    command(group, "resume", over_http=True)(resume)
+    command(group, "delete", over_http=True)(delete)
+    command(group, "run", over_http=True)(run)
+    command(group, "next", over_http=True)(next_)
     command(group, "recompute", without=("tenant",))(recompute)
     app.add_typer(group, name="job", rich_help_panel="Jobs")
 
@@ -75,35 +67,40 @@ async def put(
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
     jobs = read_definitions(source, given, tenant_id=call.tenant_id)
-    async with call.opened() as rota:
-        results = await rota.definitions.put(jobs, if_version=if_version)
-    call.out.answer({"jobs": [put_to_json(result) for result in results]}, put_table(results))
+    async with call.control() as control:
+        if if_version is None:
+            results = await control.put_jobs(jobs)
+        else:
+            results = [await control.put_job(_only(jobs), if_version=if_version)]
+    call.out.answer({"jobs": [values_of(result) for result in results]}, put_table(results))
 
 
 async def list_(
     call: Call,
     prefix: Annotated[str, typer.Option(help="Jobs whose ids begin so.", show_default=False)] = "",
-    after: Annotated[str, typer.Option(help="Go on after this id.", show_default=False)] = "",
+    label: Annotated[str, typer.Option(help="Jobs with this label: NAME or NAME=VALUE.", show_default=False)] = "",
+    handler: Annotated[str, typer.Option(help="Jobs with this handler.", show_default=False)] = "",
+    enabled: Annotated[
+        bool | None, typer.Option("--enabled/--disabled", help="Jobs that make runs, or those that make none.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most jobs.")] = 100,
+    cursor: Cursor = None,
 ) -> None:
     """List jobs in the order of their ids."""
-    async with call.opened() as rota:
-        page = await rota.definitions.page(tenant_id=call.tenant_id, prefix=prefix, after=after, limit=limit)
-    more = page[-1].job_id if len(page) == limit else None
-    parts: list[str | Table] = [jobs_table(page) if page else "no jobs"]
-    if more is not None:
-        parts.append(f"there may be more: --after {more!r}")
-    call.out.answer({"jobs": [job_to_json(stored) for stored in page], "next_after": more}, *parts)
+    async with call.control() as control:
+        page = await control.list_jobs(
+            prefix=prefix, label=label, handler=handler, enabled=enabled, limit=limit, cursor=cursor
+        )
+    call.out.answer(values_of(page), jobs_table(page.jobs) if page.jobs else "no jobs", *more_line(page.next_cursor))
 
 
 async def show(call: Call, job_id: JobId) -> None:
     """Show a job with its latest runs and the slots that made none."""
-    tenant_id = call.tenant_id
-    async with call.opened() as rota:
-        stored = await rota.definitions.get(job_id, tenant_id=tenant_id)
-        runs = await rota.history.runs(tenant_id=tenant_id, job_id=job_id, limit=SHOWN)
-        skipped = await rota.history.skipped(job_id, tenant_id=tenant_id, limit=SHOWN)
-    document = job_to_json(stored)
+    async with call.control() as control:
+        stored = await control.get_job(job_id)
+        runs = (await control.job_runs(job_id, limit=SHOWN)).runs
+        skipped = await control.skipped(job_id, limit=SHOWN)
+    document = values_of(stored)
     facts: list[tuple[str, object]] = [("schedule", schedule_words(stored))]
     facts += [(name, value) for name, value in document.items() if name not in ("job_id", "job", "problem")]
     facts += [
@@ -114,41 +111,54 @@ async def show(call: Call, job_id: JobId) -> None:
     parts: list[str | Table] = [Table(columns=("job", job_id), rows=facts)]
     parts += [runs_table(runs)] if runs else ["no runs"]
     parts += [skipped_table(skipped)] if skipped else []
-    document["runs"] = [run_to_json(view) for view in runs]
+    document["runs"] = [values_of(run) for run in runs]
     document["skipped"] = [values_of(part) for part in skipped]
     call.out.answer(document, *parts)
 
 
 async def pause(
-    call: Call, job_id: JobId, reason: Annotated[str, typer.Option(help="Why, for whoever looks next.")] = ""
+    call: Call,
+    job_id: JobId,
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks next.")] = "",
+    resume_at: Annotated[
+        str | None, typer.Option(help="When it runs again by itself, such as 2026-01-01T00:00:00Z.")
+    ] = None,
 ) -> None:
     """Make no more runs until the job is resumed; runs that wait or run go on."""
-    async with call.opened() as rota:
-        stored = await rota.definitions.pause(job_id, tenant_id=call.tenant_id, reason=reason)
-    call.out.answer(job_to_json(stored), f"job {job_id!r} is paused: `rota job resume` lets it run again")
+    until = instant_of(resume_at, field="resume_at")
+    async with call.control() as control:
+        stored = await control.pause_job(job_id, reason=reason, resume_at=until)
+    end = "`rota job resume` lets it run again" if until is None else f"it runs again at {instant(until)}"
+    call.out.answer(values_of(stored), f"job {job_id!r} is paused: {end}")
 
 
 async def resume(
     call: Call,
     job_id: JobId,
     missed: Annotated[
-        str, typer.Option(help="What was missed: policy leaves it to the misfire policy, drop forgets it.")
+        str,
+        typer.Option(
+            help="What was missed: policy leaves it to the misfire policy, drop forgets it, once makes one run of it,"
+            " catch_up makes them all, within the job's bound."
+        ),
     ] = "policy",
 ) -> None:
     """Let a paused job run again."""
-    if missed not in ("policy", "drop"):
-        raise InvalidInput("missed", f"{missed!r} is not a choice", hint="use policy or drop")
-    async with call.opened() as rota:
-        stored = await rota.definitions.resume(job_id, tenant_id=call.tenant_id, missed=cast(Any, missed))
-    call.out.answer(job_to_json(stored), f"job {job_id!r} is {stored.state}", jobs_table([stored]))
+    from rota.wire.jobs import Missed
+
+    choices = get_args(Missed)
+    if missed not in choices:
+        raise InvalidInput("missed", f"{missed!r} is not a choice", hint=f"use one of {', '.join(choices)}")
+    async with call.control() as control:
+        stored = await control.resume_job(job_id, missed=cast(Any, missed))
+    call.out.answer(values_of(stored), f"job {job_id!r} is {stored.state}", jobs_table([stored]))
 
 
 async def delete(call: Call, job_id: JobId) -> None:
     """Delete a job and cancel its waiting runs; what runs ends by itself."""
-    async with call.opened() as rota:
-        cancelled = await rota.definitions.delete(job_id, tenant_id=call.tenant_id)
-    document = {"job_id": job_id, "cancelled": cancelled}
-    call.out.answer(document, f"job {job_id!r} is deleted; waiting runs cancelled: {cancelled}")
+    async with call.control() as control:
+        deleted = await control.delete_job(job_id)
+    call.out.answer(values_of(deleted), f"job {job_id!r} is deleted; waiting runs cancelled: {deleted.cancelled}")
 
 
 async def run(
@@ -158,42 +168,42 @@ async def run(
     payload: Annotated[
         str | None, typer.Option(help="A JSON object for this run alone. (default: the job's own)")
     ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Run again with the same key, it answers with the run that it made.")
+    ] = None,
 ) -> None:
     """Make one run of a job, now or at a slot; a paused job too."""
-    from rota.domain.ids import slot_of
-
     slot, content = instant_of(at, field="at"), object_of(payload, field="payload")
-    async with call.opened() as rota:
-        made = await rota.on_demand.trigger(job_id, tenant_id=call.tenant_id, scheduled_for=slot, payload=content)
-    document = {"run_id": made, "job_id": job_id, "scheduled_for": slot_of(made)[1]}
-    call.out.answer(document, f"run {made} is in the queue: `rota run show {made}`")
+    async with call.control() as control:
+        made = await control.trigger(job_id, scheduled_for=slot, payload=content, idempotency_key=idempotency_key)
+    where = "is in the queue" if made.created else "was made before"
+    call.out.answer(values_of(made), f"run {made.run_id} {where}: `rota run show {made.run_id}`")
 
 
 async def next_(
-    call: Call, job_id: JobId, count: Annotated[int, typer.Option(min=1, max=10_000, help="How many slots.")] = 5
+    call: Call, job_id: JobId, count: Annotated[int, typer.Option(min=1, max=1000, help="How many slots.")] = 5
 ) -> None:
-    """List a job's next slots."""
-    async with call.opened() as rota:
-        stored = await rota.definitions.get(job_id, tenant_id=call.tenant_id)
-        now = rota.clock.now()
-    schedule = stored.job.schedule if stored.job is not None else None
-    slots = []
-    slot = None if schedule is None else schedule.next_slot(now)
-    while schedule is not None and slot is not None:
-        slots.append(slot)
-        slot = schedule.next_slot(slot) if len(slots) < count else None
-    tz = zone_of(schedule)
+    """List a job's next slots, each with the rule that made it."""
+    async with call.control() as control:
+        stored = await control.get_job(job_id)
+        answer = await control.next_slots(job_id, count=count)
+    slots = [slot.slot for slot in answer.slots]
+    rules = [slot.rule for slot in answer.slots]
     document = {
         "job_id": job_id,
         "state": stored.state,
-        "words": schedule_words(stored),
+        "words": answer.words,
         "slots": slots,
-        "local": [local_time(slot, tz) for slot in slots],
+        "local": [slot.local for slot in answer.slots],
+        "rules": rules,
+        "starts_at": [slot.starts_at for slot in answer.slots],
+        "warnings": answer.warnings,
     }
-    parts: list[str | Table] = [f"{schedule_words(stored)} ({stored.state})"]
+    parts: list[str | Table] = [f"{answer.words} ({stored.state})"]
     if stored.state == "paused":
         parts.append(f"paused, so none of these makes a run: {stored.pause_reason or 'no reason given'}")
-    call.out.answer(document, *parts, slots_table(slots, tz) if slots else "no further slot")
+    tz = ((stored.job or {}).get("schedule") or {}).get("tz", "UTC")
+    call.out.answer(document, *parts, slots_table(slots, tz, rules) if slots else "no further slot")
 
 
 async def recompute(call: Call) -> None:
@@ -203,3 +213,9 @@ async def recompute(call: Call) -> None:
     async with call.opened() as rota:
         moved = await rota.definitions.recompute(range(SHARD_COUNT))
     call.out.answer({"moved": moved}, f"{moved} jobs have another next slot than before")
+
+
+def _only(jobs: list[Job]) -> Job:
+    if len(jobs) != 1:
+        raise InvalidInput("if_version", "is about one job", hint="put that job alone")
+    return jobs[0]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rota.cli.board import Board, Line
-from rota.cli.faces import COLUMNS, Place, counts_texts, ending_text, last_words, row_of
+from rota.cli.faces import COLUMNS, Place, counts_texts, ending_text, last_words, row_of, serving_text
 from rota.cli.output import cell, console, counted
 from rota.clock import Clock
 
@@ -35,6 +35,9 @@ class LiveTable:
 
     def started(self, seconds: float) -> None:
         self._note(f"{counted(self._place.jobs, 'job')} ready after {seconds:.1f} s")
+
+    def serving(self, url: str) -> None:
+        self._note(serving_text(url))
 
     def attempt(self, line: Line) -> None:
         """Nothing to do: the board has it, and the next look shows it."""

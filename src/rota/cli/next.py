@@ -1,5 +1,6 @@
 """`rota next`: what an expression means and when it fires. Needs no database."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -7,8 +8,8 @@ import typer
 
 from rota.cli.options import Call, command, instant_of
 from rota.cli.output import Table
-from rota.domain.schedule import Interval, Schedule, cron, next_slots
-from rota.domain.zones import zone
+from rota.domain.schedule import Interval, cron, next_slots
+from rota.domain.slot_rule import local_time, slot_rule
 
 Expression = Annotated[str, typer.Argument(help="A cron expression, a macro such as @daily, or '@every 1h30m'.")]
 
@@ -38,6 +39,7 @@ def next_(
     schedule = cron(expression, **rule)
     if grid is not None and isinstance(schedule, Interval):
         schedule = Interval(schedule.every, anchor=grid)
+    rules = [slot_rule(schedule, slot) for slot in slots]
     document = {
         "expression": expression,
         "tz": tz,
@@ -47,23 +49,14 @@ def next_(
         "after": start,
         "slots": slots,
         "local": [local_time(slot, tz) for slot in slots],
+        "rules": rules,
     }
     notes = [f"warning: {warning}" for warning in schedule.warnings]
-    call.out.answer(document, schedule.describe(), schedule.dst_note, *notes, slots_table(slots, tz))
+    call.out.answer(document, schedule.describe(), schedule.dst_note, *notes, slots_table(slots, tz, rules))
 
 
-def slots_table(slots: list[datetime], tz: str) -> Table:
-    """Return slots with their local time in a zone."""
-    rows = [(slot, local_time(slot, tz)) for slot in slots]
-    return Table(columns=("slot (UTC)", f"local ({tz})"), rows=rows)
-
-
-def local_time(slot: datetime, tz: str) -> str:
-    """Return the slot as a wall clock in the zone shows it."""
-    where = zone(tz)
-    return slot.astimezone(where).isoformat()
-
-
-def zone_of(schedule: Schedule | None) -> str:
-    """Return the zone in which people read a schedule's slots."""
-    return str(getattr(schedule, "tz", "UTC"))
+def slots_table(slots: Sequence[datetime], tz: str, rules: Sequence[str]) -> Table:
+    """Return slots with their local time in a zone, and the rule that made them where one did not just name it."""
+    told = any(rule != "named" for rule in rules)
+    rows = [(slot, local_time(slot, tz), *((rule,) if told else ())) for slot, rule in zip(slots, rules, strict=True)]
+    return Table(columns=("slot (UTC)", f"local ({tz})", *(("rule",) if told else ())), rows=rows)

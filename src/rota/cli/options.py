@@ -8,6 +8,8 @@ import asyncio
 import functools
 import inspect
 import json
+import os
+import pwd
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,6 +31,7 @@ from rota.errors import InvalidInput
 if TYPE_CHECKING:
     from rota.assembly import Rota
     from rota.settings import Settings
+    from rota.wire.control import Control
 
 P = ParamSpec("P")
 Answer = int | None
@@ -45,6 +48,13 @@ DataDir = Annotated[
 Tenant = Annotated[
     str | None, typer.Option(help="The tenant whose jobs are meant (env: ROTA_TENANT)", show_default=False)
 ]
+Url = Annotated[
+    str | None,
+    typer.Option(help="https://... of a Rota API, in place of a database (env: ROTA_URL)", show_default=False),
+]
+Token = Annotated[
+    str | None, typer.Option(help="The token for --url (better in the env: ROTA_TOKEN)", show_default=False)
+]
 LogLevel = Annotated[
     str | None,
     typer.Option(help="debug, info, warning or error, on stderr (env: ROTA_LOG_LEVEL)", show_default=False),
@@ -58,7 +68,8 @@ SHARED: Final[dict[str, Any]] = {
     "log_level": LogLevel,
     "json": Json,
 }
-
+OVER_HTTP: Final[dict[str, Any]] = {"url": Url, "token": Token}
+"""The options of commands that an API can answer as well as a database."""
 
 LONGEST: Final = timedelta(days=36500)
 """The longest time that an option gives: a hundred years, so that every instant so far from now has a name."""
@@ -70,6 +81,8 @@ class Given:
 
     database_url: str | None = None
     data_dir: Path | None = None
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
     tenant: str | None = None
     log_level: str | None = None
     json: bool = False
@@ -79,6 +92,8 @@ class Given:
         return Given(
             database_url=self.database_url or earlier.database_url,
             data_dir=self.data_dir or earlier.data_dir,
+            url=self.url or earlier.url,
+            token=self.token or earlier.token,
             tenant=self.tenant or earlier.tenant,
             log_level=self.log_level or earlier.log_level,
             json=self.json or earlier.json,
@@ -105,16 +120,22 @@ class Call:
 
         given = self.given
         chosen |= {"data_dir": given.data_dir, "tenant": given.tenant, "log_level": given.log_level}
+        chosen |= {"url": given.url, "token": given.token}
         values = {name: value for name, value in chosen.items() if value is not None}
         if given.database_url is not None or given.data_dir is not None:
             # A data folder that was named is meant, whatever database the environment names.
             values["database_url"] = given.database_url
+            if given.url is not None:
+                raise InvalidInput("url", "stands beside a database", hint="give one of them")
+            values["url"] = None
         try:
             settings = Settings(**values)
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0]).lower()
             raise InvalidInput(name, f"{first['msg']}, not {first['input']!r}") from None
+        if settings.url == "":
+            settings = settings.model_copy(update={"url": None})
         url = settings.database_url
         if url:
             check_address(url)
@@ -136,6 +157,8 @@ class Call:
         """Yield the opened cluster; without settings, a short command's, which needs few connections."""
         from rota.assembly import opened
 
+        if self.given.url is not None:
+            raise InvalidInput("url", "this command needs the database itself", hint="give --database-url")
         if settings is None:
             settings = self.settings().model_copy(update={"connections": 2, "reserved_connections": 1})
             self.logs(settings)
@@ -144,19 +167,52 @@ class Call:
                 rota = await stack.enter_async_context(opened(settings, migrating=migrating))
             yield rota
 
+    @asynccontextmanager
+    async def control(self, *, tenant_id: str | None = None) -> AsyncIterator["Control"]:
+        """Yield what answers: the API at --url, or the services over the database. `tenant_id` comes before --tenant.
+
+        At the database everybody who may reach it is an operator.
+        """
+        settings = self.settings()
+        if settings.url is not None:
+            from rota.client import Client
+
+            self.logs(settings)
+            # A tenant's token knows its tenant; only somebody who named another one asks for that.
+            named = settings.tenant if "tenant" in settings.model_fields_set else None
+            token = None if settings.token is None else settings.token.get_secret_value()
+            client = Client(settings.url, token=token, tenant=tenant_id or named)
+            try:
+                yield client
+            finally:
+                await client.close()
+            return
+        from rota.control.principal import operator
+
+        async with self.opened() as rota:
+            yield rota.control(operator(f"cli:{user_name()}", tenant_id or settings.tenant))
+
     @property
     def tenant_id(self) -> str:
         return self.settings().tenant
 
 
 def command(
-    group: typer.Typer, name: str, *, without: tuple[str, ...] = (), panel: str | None = None, fast_loop: bool = False
+    group: typer.Typer,
+    name: str,
+    *,
+    without: tuple[str, ...] = (),
+    over_http: bool = False,
+    panel: str | None = None,
+    fast_loop: bool = False,
 ) -> Callable[[Function[P]], Function[P]]:
     """Register a function as a command of the group, with the shared options except those that it is `without`.
 
-    `fast_loop` is for processes that go on for long, and may run handlers.
+    `over_http`: an API can answer it as well, so it takes --url and --token. `fast_loop` is for processes that go on
+    for long, and may run handlers.
     """
-    shared = {option: kind for option, kind in SHARED.items() if option not in without}
+    known = SHARED | OVER_HTTP if over_http else SHARED
+    shared = {option: kind for option, kind in known.items() if option not in without}
 
     def register(function: Function[P]) -> Function[P]:
         @functools.wraps(function)
@@ -199,6 +255,14 @@ def _sign(run: Callable[..., int], function: Callable[..., Any], shared: dict[st
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del run.__wrapped__  # type: ignore[attr-defined]  # its signature is not the one to read
+
+
+def user_name() -> str:
+    """Return the name of the operating system's user, or his number where nobody has given him a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def instant_of(text: str | None, *, field: str) -> datetime | None:

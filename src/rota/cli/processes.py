@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rota.app import App
-    from rota.assembly import Rota
+    from rota.cli.workplace import Workplace
     from rota.settings import Settings
     from rota.worker.events import RunEvent
     from rota.worker.handlers import HandlerRegistry
+    from rota.worker.http_target import HttpHandler
     from rota.worker.worker import Worker
 
 USUAL_LEVEL: Final = "info"
@@ -37,7 +38,7 @@ Drain = Annotated[
 
 def register(app: typer.Typer) -> None:
     command(app, "scheduler", without=("tenant",), panel="Run", fast_loop=True)(scheduler)
-    command(app, "worker", without=("tenant",), panel="Run", fast_loop=True)(worker)
+    command(app, "worker", without=("tenant",), over_http=True, panel="Run", fast_loop=True)(worker)
 
 
 async def scheduler(call: Call, name: Name = None) -> None:
@@ -70,20 +71,28 @@ async def worker(
     concurrency: Concurrency = None,
     drain: Drain = None,
     allow_shell: Annotated[bool, typer.Option("--allow-shell", help="Run shell jobs too, as this user.")] = False,
+    allow_http: Annotated[bool, typer.Option("--allow-http", help="Call HTTP targets too.")] = False,
     no_register: Annotated[bool, typer.Option("--no-register", help="Leave the app's jobs as they stand.")] = False,
     name: Name = None,
 ) -> None:
-    """Put an app's jobs into the database and run their handlers; with --allow-shell, shell jobs too.
+    """Register an app's jobs and run their handlers; if allowed, shell jobs and calls of HTTP targets too.
+
+    With --url it needs no database: an API gives it runs.
 
     SIGTERM or Ctrl-C: takes nothing new, and ends when its runs have, within the drain time. Again: ends at once.
     """
     import structlog
 
+    from rota.cli.workplace import workplace
     from rota.services.loop import run_together
     from rota.worker.handlers import HandlerRegistry
 
-    if target is None and not allow_shell:
-        raise InvalidInput("target", "is missing", hint="give MODULE:app or FILE, or --allow-shell for shell jobs")
+    if target is None and not (allow_shell or allow_http):
+        raise InvalidInput(
+            "target",
+            "is missing",
+            hint="give MODULE:app or FILE, or --allow-shell or --allow-http for jobs without code",
+        )
     settings = call.settings(name=name, pool=pool, concurrency=concurrency, drain_seconds=drain)
     call.logs(settings, usual=USUAL_LEVEL)
     log = structlog.get_logger()
@@ -91,16 +100,18 @@ async def worker(
     served = app.pool if app is not None and "pool" not in settings.model_fields_set else settings.pool
     gone = asyncio.Event()
     with StopSignals() as signals:
-        async with call.opened(settings) as rota:
+        async with workplace(call, settings) as place:
             if app is not None and not no_register:
-                put = await rota.definitions.put(list(app.jobs.values()))
-                log.info("jobs.registered", jobs=len(put), changed=sum(result.changed for result in put))
+                changed = await place.register(list(app.jobs.values()))
+                log.info("jobs.registered", jobs=len(app.jobs), changed=changed)
             registry = app.handlers if app is not None else HandlerRegistry()
-            working = make_worker(rota, settings, registry, pool=served, target=target, allow_shell=allow_shell)
+            working = make_worker(
+                place, settings, registry, pool=served, target=target, allow_shell=allow_shell, allow_http=allow_http
+            )
             signals.then(working.request_stop)
             info = working.info
             log.info("worker.started", name=info.worker_id, pool=info.pool, handlers=sorted(info.handlers))
-            await run_together(_until_gone(working, gone), rota.keep_going(gone))
+            await run_together(_until_gone(working, gone), place.keep_going(gone))
     log.info(
         "worker.stopped", name=settings.name, **{str(outcome): count for outcome, count in working.stats.ended.items()}
     )
@@ -125,18 +136,18 @@ def load(target: str) -> "App":
 
 
 def make_worker(
-    rota: "Rota",
+    place: "Workplace",
     settings: "Settings",
     registry: "HandlerRegistry",
     *,
     pool: str,
     target: str | None,
     allow_shell: bool = False,
+    allow_http: bool = False,
     on_event: "Callable[[RunEvent], None] | None" = None,
 ) -> "Worker":
     """Return a worker in this process, with a heart of its own."""
     from rota.worker.desk import WorkerInfo
-    from rota.worker.heart import ProcessHeart
     from rota.worker.worker import Worker
 
     info = WorkerInfo(
@@ -145,15 +156,29 @@ def make_worker(
         pool=pool,
         handlers=registry.names,
         concurrency=settings.concurrency,
+        tenant_id=place.tenant_id,
     )
     return Worker(
-        rota.desk(),
+        place.desk,
         registry,
         info,
-        rota.clock,
-        ProcessHeart(rota.dsn),
+        place.clock,
+        place.heart,
         drain_time=settings.drain_time,
         target=target,
         allow_shell=allow_shell,
+        http=_http_targets(place, settings) if allow_http else None,
         on_event=on_event,
+    )
+
+
+def _http_targets(place: "Workplace", settings: "Settings") -> "HttpHandler":
+    from rota.domain.addresses import Allowed
+    from rota.worker.http_target import HttpHandler
+
+    return HttpHandler(
+        secrets=place.secret_of,
+        clock=place.clock,
+        allowed=Allowed.parse(settings.http_allow or ""),
+        public_url=settings.public_url,
     )

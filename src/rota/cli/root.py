@@ -4,10 +4,25 @@ from typing import Annotated
 
 import typer
 
-from rota.cli import dead, demo, dev, doctor, imports, jobs, migrate, processes, runs
+from rota.cli import (
+    api,
+    audit,
+    dead,
+    demo,
+    dev,
+    doctor,
+    imports,
+    jobs,
+    migrate,
+    processes,
+    runs,
+    tenants,
+    tokens,
+    workers,
+)
 from rota.cli import next as next_slots
 from rota.cli.boundary import Boundary
-from rota.cli.options import DatabaseUrl, DataDir, Given, Json, LogLevel, Tenant
+from rota.cli.options import DatabaseUrl, DataDir, Given, Json, LogLevel, Tenant, Token, Url
 
 app = typer.Typer(
     name="rota",
@@ -31,6 +46,8 @@ def root(
     context: typer.Context,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
+    url: Url = None,
+    token: Token = None,
     tenant: Tenant = None,
     log_level: LogLevel = None,
     json: Json = False,
@@ -38,16 +55,24 @@ def root(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
     ] = False,
 ) -> None:
-    context.obj = Given(database_url=database_url, data_dir=data_dir, tenant=tenant, log_level=log_level, json=json)
+    context.obj = Given(
+        database_url=database_url, data_dir=data_dir, url=url, token=token, tenant=tenant, log_level=log_level,
+        json=json,
+    )  # fmt: skip
 
 
 dev.register(app)
 demo.register(app)
 migrate.register(app)
 processes.register(app)
+api.register(app)
 next_slots.register(app)
 jobs.register(app)
 runs.register(app)
 dead.register(app)
 imports.register(app)
+workers.register(app)
 doctor.register(app)
+tokens.register(app)
+tenants.register(app)
+audit.register(app)

@@ -1,20 +1,26 @@
 """`rota run`: what happened, run by run."""
 
+from datetime import timedelta
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
+from rota.cli.filters import Cursor, ErrorText, Handler, Label, Since, Until, filter_of, more_line
 from rota.cli.options import Call, command, duration_of
 from rota.cli.output import Table
-from rota.cli.views import attempts_table, run_to_json, runs_table, values_of
+from rota.cli.views import attempts_table, runs_table, values_of
+from rota.domain.instants import format_instant
 from rota.errors import InvalidInput
+
+RunId = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Look at runs.", no_args_is_help=True)
-    command(group, "list")(list_)
-    command(group, "show")(show)
+    group = typer.Typer(help="Look at runs, and end them.", no_args_is_help=True)
+    command(group, "list", over_http=True)(list_)
+    command(group, "show", over_http=True)(show)
+    command(group, "cancel", over_http=True)(cancel)
     app.add_typer(group, name="run", rich_help_panel="Look")
 
 
@@ -28,29 +34,60 @@ def run_id_of(text: str) -> UUID:
 
 async def list_(
     call: Call,
-    job: Annotated[str | None, typer.Option(help="Runs of this job, however old.")] = None,
+    job: Annotated[str, typer.Option(help="Runs of this job, however old.", show_default=False)] = "",
     state: Annotated[
         str, typer.Option(help="blocked, pending, running, succeeded, dead or cancelled.", show_default=False)
     ] = "",
-    within: Annotated[str, typer.Option(help="Runs made within this time, when no job is named.")] = "1d",
+    handler: Handler = "",
+    label: Label = "",
+    within: Annotated[
+        str | None, typer.Option(help="Those made within this time, such as 2h. (default: 1d, unless a job is named)")
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    error: ErrorText = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most runs.")] = 50,
+    cursor: Cursor = None,
 ) -> None:
     """List runs, newest slots first."""
     time = duration_of(within, field="within")
-    assert time is not None, "an option with a default is given"
-    async with call.opened() as rota:
-        runs = await rota.history.runs(tenant_id=call.tenant_id, job_id=job, state=state, within=time, limit=limit)
-    call.out.answer({"runs": [run_to_json(run) for run in runs]}, runs_table(runs) if runs else "no runs")
+    if time is not None:
+        if since is not None or cursor is not None:
+            # A time that ends now begins at another instant with every page.
+            raise InvalidInput("within", "goes with neither --since nor --cursor", hint="give --since alone")
+        since = _ago(call, time)
+    where = filter_of(job=job, state=state, handler=handler, label=label, since=since, until=until, error=error)
+    async with call.control() as control:
+        page = await control.list_runs(where, limit=limit, cursor=cursor)
+    more = [f"{line} --since {since}" if time is not None else line for line in more_line(page.next_cursor)]
+    document = {**values_of(page), "since": where.since}
+    call.out.answer(document, runs_table(page.runs) if page.runs else "no runs", *more)
 
 
-async def show(call: Call, run_id: Annotated[str, typer.Argument(help="The run's id.")]) -> None:
+async def show(call: Call, run_id: RunId) -> None:
     """Show a run with its attempts and their errors."""
     run_key = run_id_of(run_id)
-    async with call.opened() as rota:
-        run, attempts = await rota.history.run(run_key)
-    document = {**run_to_json(run), "attempts": [values_of(attempt) for attempt in attempts]}
-    facts = Table(columns=("run", str(run.run_id)), rows=list(run_to_json(run).items())[1:])
+    async with call.control() as control:
+        run = await control.get_run(run_key)
+    document = values_of(run)
+    facts = [(name, value) for name, value in document.items() if name not in ("run_id", "attempts", "error")]
     errors = [
-        f"\nerror of attempt {attempt.attempt}:\n{attempt.error.rstrip()}" for attempt in attempts if attempt.error
+        f"\nerror of attempt {attempt.attempt}:\n{attempt.error.rstrip()}" for attempt in run.attempts if attempt.error
     ]
-    call.out.answer(document, facts, attempts_table(attempts) if attempts else "no attempt has ended", *errors)
+    attempts = attempts_table(run.attempts) if run.attempts else "no attempt has ended"
+    call.out.answer(document, Table(columns=("run", str(run.run_id)), rows=facts), attempts, *errors)
+
+
+async def cancel(call: Call, run_id: RunId) -> None:
+    """Cancel a run that waits; the worker of one that runs is told to stop it."""
+    run_key = run_id_of(run_id)
+    async with call.control() as control:
+        done = await control.cancel_run(run_key)
+    text = f"run {run_key} is {done.state}"
+    if done.cancel_requested:
+        text = f"run {run_key} is {done.state}: its worker is told at its next renewal"
+    call.out.answer(values_of(done), text)
+
+
+def _ago(call: Call, time: timedelta) -> str:
+    return format_instant(call.clock.now() - time)

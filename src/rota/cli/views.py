@@ -1,47 +1,40 @@
 """Jobs, runs and attempts as commands show them: JSON documents and table rows, in the vocabulary's words."""
 
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rota.cli.output import Table, summary
 
 if TYPE_CHECKING:
-    from rota.services.definitions import PutResult
-    from rota.store.jobs import StoredJob
-    from rota.store.runs import AttemptView, DeadLetter, RunView, SkippedView
+    from rota.wire.document import Document
+    from rota.wire.jobs import JobDocument, PutAnswer, SkippedDocument
+    from rota.wire.runs import AttemptDocument, RunDocument
+    from rota.wire.work import WorkerDocument
 
 
-def job_to_json(stored: "StoredJob") -> dict[str, Any]:
-    """Return the definition as `job put` takes it, under `job`, and beside it where the job stands.
+class Put(Protocol):
+    """What a put did, whoever tells it."""
 
-    `job` is null for a stored definition that is refused; `problem` says why.
-    """
-    return {
-        "job_id": stored.job_id,
-        "tenant_id": stored.tenant_id,
-        "state": stored.state,
-        "version": stored.version,
-        "next_slot": stored.next_slot,
-        "paused_at": stored.paused_at,
-        "pause_reason": stored.pause_reason,
-        "quarantined": stored.quarantined,
-        "created_at": stored.created_at,
-        "updated_at": stored.updated_at,
-        "job": None if stored.job is None else stored.job.to_json(),
-        "problem": stored.problem,
-    }
+    @property
+    def changed(self) -> bool: ...
+    @property
+    def created(self) -> bool: ...
 
 
-def jobs_table(page: Sequence["StoredJob"]) -> Table:
+def values_of(document: "Document") -> dict[str, Any]:
+    """Return a document as the API gives it, less what `to_json` turns into text later: instants, ids."""
+    return document.model_dump()
+
+
+def jobs_table(page: Sequence["JobDocument"]) -> Table:
     rows = [
         (
             stored.job_id,
             stored.state,
-            stored.job and stored.job.handler,
+            stored.job and stored.job["handler"],
             schedule_words(stored),
             stored.next_slot,
-            stored.job and stored.job.pool,
+            stored.job and stored.job["pool"],
             stored.version,
         )
         for stored in page
@@ -50,17 +43,26 @@ def jobs_table(page: Sequence["StoredJob"]) -> Table:
     return Table(columns=columns, rows=rows, right=frozenset({"version"}))
 
 
-def schedule_words(stored: "StoredJob") -> str:
+def schedule_words(stored: "JobDocument") -> str:
     if stored.job is None:
         return f"cannot be read: {stored.problem}"
-    return "on demand" if stored.job.schedule is None else stored.job.schedule.describe()
+    return words_of(stored.job.get("schedule"))
 
 
-def put_to_json(result: "PutResult") -> dict[str, Any]:
-    return values_of(result)
+def words_of(schedule: Mapping[str, Any] | None) -> str:
+    """Return a schedule in words; one of a kind that only a newer server knows stays as it is."""
+    from rota.domain.schedule import schedule_from_json
+    from rota.errors import InvalidInput
+
+    if schedule is None:
+        return "on demand"
+    try:
+        return schedule_from_json(schedule).describe()
+    except InvalidInput:
+        return str(schedule)
 
 
-def put_table(results: Sequence["PutResult"]) -> Table:
+def put_table(results: Sequence["PutAnswer"]) -> Table:
     rows = [
         (result.job_id, change_word(result), result.version, result.next_slot, "; ".join(result.warnings))
         for result in results
@@ -69,18 +71,14 @@ def put_table(results: Sequence["PutResult"]) -> Table:
     return Table(columns=columns, rows=rows, right=frozenset({"version"}))
 
 
-def change_word(result: "PutResult") -> str:
+def change_word(result: Put) -> str:
     """Return created, changed or unchanged."""
     if not result.changed:
         return "unchanged"
     return "created" if result.created else "changed"
 
 
-def run_to_json(run: "RunView") -> dict[str, Any]:
-    return values_of(run)
-
-
-def runs_table(runs: Sequence["RunView"]) -> Table:
+def runs_table(runs: Sequence["RunDocument"]) -> Table:
     """Return the runs; who works on them and since when is known, and shown, only while one of them runs."""
     running = any(run.worker_id for run in runs)
     rows = [
@@ -99,7 +97,7 @@ def runs_table(runs: Sequence["RunView"]) -> Table:
     return Table(columns=columns, rows=rows, right=frozenset({"attempt"}))
 
 
-def attempts_table(attempts: Sequence["AttemptView"]) -> Table:
+def attempts_table(attempts: Sequence["AttemptDocument"]) -> Table:
     rows = [
         (
             attempt.attempt,
@@ -115,21 +113,41 @@ def attempts_table(attempts: Sequence["AttemptView"]) -> Table:
     return Table(columns=columns, rows=rows, title="attempts", right=frozenset({"attempt", "duration"}))
 
 
-def dead_table(letters: Sequence["DeadLetter"]) -> Table:
+def dead_table(letters: Sequence["RunDocument"]) -> Table:
     rows = [
-        (letter.run_id, letter.job_id, letter.scheduled_for, letter.died_at, letter.attempt, summary(letter.error))
+        (
+            letter.run_id,
+            letter.job_id,
+            letter.scheduled_for,
+            letter.died_at or letter.finished_at,
+            letter.attempt,
+            summary(letter.error),
+        )
         for letter in letters
     ]
     columns = ("run", "job", "slot", "died", "attempt", "error")
     return Table(columns=columns, rows=rows, right=frozenset({"attempt"}))
 
 
-def skipped_table(ranges: Sequence["SkippedView"]) -> Table:
+def skipped_table(ranges: Sequence["SkippedDocument"]) -> Table:
     rows = [(part.first_slot, part.last_slot, part.slots, part.reason, part.recorded_at) for part in ranges]
     columns = ("first", "last", "slots", "reason", "recorded")
     return Table(columns=columns, rows=rows, title="slots that made no run", right=frozenset({"slots"}))
 
 
-def values_of(view: Any) -> dict[str, Any]:
-    """Return a view's fields by name, less the numbers that only the store needs."""
-    return {spec.name: getattr(view, spec.name) for spec in fields(view) if spec.name != "job_uid"}
+def workers_table(workers: Sequence["WorkerDocument"]) -> Table:
+    rows = [
+        (
+            worker.worker_id,
+            worker.tenant_id,
+            worker.pool,
+            ", ".join(worker.handlers),
+            worker.concurrency,
+            worker.last_claim_at,
+            "draining" if worker.draining_at else "live",
+            worker.version,
+        )
+        for worker in workers
+    ]
+    columns = ("worker", "tenant", "pool", "handlers", "concurrency", "last claim", "state", "version")
+    return Table(columns=columns, rows=rows, right=frozenset({"concurrency"}))

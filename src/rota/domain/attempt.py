@@ -8,11 +8,18 @@ from uuid import UUID
 
 from rota.domain.admission import rank
 from rota.domain.ids import run_id
+from rota.domain.json_value import json_text
 from rota.domain.retry import DELAY_LIMIT, RetryPolicy
 from rota.domain.run import Gate, RunState
 
 ERROR_LIMIT: Final = 16 * 1024
 """The most characters of an error text that are kept, once, on its attempt."""
+
+RESULT_LIMIT: Final = 64 * 1024
+"""The most bytes of a result, as compact JSON."""
+
+ANY_HANDLER: Final = "*"
+"""Among the handlers that a worker knows: any but shell commands and HTTP targets, which are named or left alone."""
 
 CLAIM_LIMIT: Final = 500
 """The most runs that one claim gives, however many are asked for."""
@@ -33,6 +40,7 @@ class Outcome(StrEnum):
     SNOOZED = "snoozed"
     RELEASED = "released"
     LOST = "lost"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,14 @@ class LeaseKey:
     @property
     def run_id(self) -> UUID:
         return run_id(self.job_uid, self.scheduled_for)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A lease as its renewal leaves it. `cancel`: somebody wants the run to end."""
+
+    expires_at: datetime
+    cancel: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +90,23 @@ class Claim:
 class Report:
     """What a worker says of one attempt.
 
-    `retry_after` is set with `snoozed` only, and counts from SHORTEST_SNOOZE up to DELAY_LIMIT.
+    `retry_after` is the soonest that the run comes back: of a snooze, from SHORTEST_SNOOZE up to DELAY_LIMIT; of a
+    failure, where its backoff is shorter. `result` is JSON (see `check_result`) and kept of a success only.
     """
 
     key: LeaseKey
     outcome: Outcome
     error: str | None = None
     retry_after: timedelta | None = None
+    result: Any = None
+
+
+def check_result(result: Any) -> str | None:
+    """Return a result as the JSON text that is kept of it; None where there is none.
+
+    Raises InvalidInput, and TooLarge beyond RESULT_LIMIT bytes; both name the field `result`.
+    """
+    return None if result is None else json_text("result", result, limit=RESULT_LIMIT)
 
 
 def clean_error(text: str) -> str:
@@ -130,20 +156,23 @@ class Verdict:
     available_at: datetime
     rank: int
     gate: Gate
+    result: str | None = None
+    """JSON text, with a success."""
 
 
-def success(key: LeaseKey, *, now: datetime) -> Verdict:
-    """Return the verdict on an attempt that succeeded: it needs to know nothing of its job."""
+def success(key: LeaseKey, *, now: datetime, result: Any = None) -> Verdict:
+    """Return the verdict on an attempt that succeeded: it needs to know nothing of its job. Raises as check_result."""
     return Verdict(
         key=key, outcome=Outcome.SUCCEEDED, error=None, state=RunState.SUCCEEDED, charged=0, available_at=now, rank=0,
-        gate=Gate.OPEN,
+        gate=Gate.OPEN, result=check_result(result),
     )  # fmt: skip
 
 
 def after_attempt(ended: Ended, *, now: datetime) -> Verdict:
     """Decide what becomes of a run; `services.completion` and `services.reaper` write it down.
 
-    A failure, a timeout and a lost worker charge the attempt; a shutdown's release and a snooze do not.
+    A failure, a timeout and a lost worker charge the attempt; a shutdown's release and a snooze do not. Where a cancel
+    was asked for, what would wait or be buried is cancelled instead: the writing statement sees to that.
     """
     state, charged, wait = _judge(ended)
     available_at = now + wait
@@ -166,6 +195,8 @@ def _judge(ended: Ended) -> tuple[RunState, int, timedelta]:
     match ended.outcome:
         case Outcome.SUCCEEDED:
             raise AssertionError("a success has no alternatives: see success()")
+        case Outcome.CANCELLED:
+            return RunState.CANCELLED, ended.attempt, at_once
         case _ if ended.orphaned:
             return RunState.CANCELLED, ended.attempt, at_once
         case Outcome.GAVE_UP:
@@ -181,4 +212,6 @@ def _judge(ended: Ended) -> tuple[RunState, int, timedelta]:
         case Outcome.LOST:
             return RunState.PENDING, ended.attempt, at_once
         case _:
-            return RunState.PENDING, ended.attempt, ended.retry.delay_after(ended.attempt, seed=ended.key.token.bytes)
+            backoff = ended.retry.delay_after(ended.attempt, seed=ended.key.token.bytes)
+            asked = min(ended.retry_after or at_once, DELAY_LIMIT) if ended.outcome is Outcome.FAILED else at_once
+            return RunState.PENDING, ended.attempt, max(backoff, asked)

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime
 
-from rota.errors import InvalidSchedule
+from rota.errors import InvalidInput, InvalidSchedule
 
 
 def format_instant(instant: datetime) -> str:
@@ -41,4 +41,17 @@ def slot_instant(instant: datetime, field: str) -> datetime:
     given = utc_instant(instant, field)
     if given.microsecond % 1000:
         raise InvalidSchedule(field, "has a part finer than a millisecond", hint="slots are whole milliseconds")
+    return given
+
+
+def future_instant(instant: object, field: str, *, now: datetime) -> datetime:
+    """Return an aware instant in UTC. Raises InvalidInput for one that is naive, or does not lie after `now`."""
+    if not isinstance(instant, datetime) or instant.utcoffset() is None:
+        raise InvalidInput(field, "must be an instant with a zone", hint="give one such as 2026-01-01T00:00:00Z")
+    try:
+        given = instant.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(field, "lies outside the years 1 to 9999") from None
+    if given <= now:
+        raise InvalidInput(field, f"{format_instant(given)} does not lie in the future", hint="give a later instant")
     return given

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, get_args
 
+from rota.domain.http_target import HTTP, looks_like_a_url, parse_target
 from rota.domain.ids import job_uid
+from rota.domain.json_value import DEPTH_LIMIT, json_text
 from rota.domain.misfire import DEFAULT_GRACE, FireOnce, Misfire, misfire_from_json, misfire_to_json
 from rota.domain.retry import RetryPolicy
 from rota.domain.schedule import Schedule, schedule_from_json, schedule_to_json
@@ -17,7 +19,7 @@ NAME_LIMIT: Final = 200
 """The most characters in a tenant's, job's, pool's or handler's name."""
 PAYLOAD_LIMIT: Final = 256 * 1024
 """The most bytes of a payload, as compact JSON in UTF-8."""
-PAYLOAD_DEPTH: Final = 64
+PAYLOAD_DEPTH: Final = DEPTH_LIMIT
 LABEL_LIMIT: Final = 64
 DESCRIPTION_LIMIT: Final = 4000
 MAX_ATTEMPTS_LIMIT: Final = 1000
@@ -61,8 +63,9 @@ class Job:
     description: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("tenant_id", "job_id", "handler", "pool"):
+        for name in ("tenant_id", "job_id", "pool"):
             check_name(name, getattr(self, name))
+        check_handler(self.handler)
         # Our own copy, of what JSON knows: a tuple would come back from the database as a list, and look like an edit.
         object.__setattr__(self, "payload", json.loads(check_payload(self.payload)))
         for name, kinds in _KINDS.items():
@@ -155,6 +158,16 @@ def check_name(name: str, value: object) -> None:
         raise InvalidInput(name, "holds a control character")
 
 
+def check_handler(value: object) -> None:
+    """Refuse what is neither a name nor the URL of an HTTP target. Whom a URL may lead to is not asked here."""
+    if isinstance(value, str) and looks_like_a_url(value):
+        parse_target(value)
+        return
+    check_name("handler", value)
+    if value == HTTP:
+        raise InvalidInput("handler", f"{HTTP!r} is no function's name", hint="give the URL that is to be called")
+
+
 def check_whole(name: str, value: object, low: int, high: int) -> None:
     """Refuse what is not a whole number from low to high; True and 3.0 are not whole numbers here."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -169,35 +182,7 @@ def check_payload(payload: object) -> str:
     Refuses one that is not a JSON object of at most PAYLOAD_LIMIT bytes, or that text columns cannot keep.
     """
     _object("payload", payload)
-    try:
-        _check_values(payload, depth=0)
-        text = json.dumps(payload, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput("payload", f"is not JSON: {error}") from error
-    if size > PAYLOAD_LIMIT:
-        raise InvalidInput(
-            "payload", f"has {size} bytes", hint=f"at most {PAYLOAD_LIMIT}: keep the data elsewhere and pass its key"
-        )
-    return text
-
-
-def _check_values(value: object, *, depth: int) -> None:
-    if depth > PAYLOAD_DEPTH:
-        raise InvalidInput("payload", f"is nested more than {PAYLOAD_DEPTH} deep")
-    match value:
-        case str():
-            if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
-                raise InvalidInput("payload", "holds a NUL or half of a surrogate pair, which PostgreSQL cannot keep")
-        case Mapping():
-            for key, part in value.items():
-                if not isinstance(key, str):
-                    raise InvalidInput("payload", f"has the key {key!r}", hint="keys of JSON objects are text")
-                _check_values(key, depth=depth)
-                _check_values(part, depth=depth + 1)
-        case list() | tuple():
-            for part in value:
-                _check_values(part, depth=depth + 1)
+    return json_text("payload", payload, limit=PAYLOAD_LIMIT)
 
 
 def _check_labels(labels: object) -> None:

@@ -1,17 +1,21 @@
 """The worker's side of a lease: renewals, and reports that end an attempt."""
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 import structlog
 
 from rota.clock import Clock
-from rota.domain.attempt import Ended, LeaseKey, Outcome, Report, Verdict, after_attempt, success
+from rota.domain.attempt import Ended, Lease, LeaseKey, Outcome, Report, Verdict, after_attempt, clean_error, success
 from rota.domain.run import RunState
+from rota.errors import InvalidInput, LeaseLost
 from rota.services.hints import Hints, pool_topic
 from rota.store import claims
 from rota.store.database import Database, repeat
+
+NOTE_LIMIT: Final = 500
+"""The most characters of a progress note."""
 
 log = structlog.get_logger()
 
@@ -24,21 +28,39 @@ class Completion:
         self._clock = clock
         self._hints = hints
 
-    async def renew(self, keys: Sequence[LeaseKey]) -> dict[UUID, datetime]:
-        """Extend leases; returns token -> expiry of those still held. A token left out is lost."""
+    async def renew(self, keys: Sequence[LeaseKey]) -> dict[UUID, Lease]:
+        """Extend leases; returns token -> lease of those still held, with whether their run is to be cancelled.
+
+        A token left out is lost.
+        """
         return await claims.renew(self._database, keys, now=self._clock.now())
 
-    async def report(self, reports: Sequence[Report]) -> frozenset[UUID]:
-        """End attempts; returns the tokens accepted. A token left out had lost its lease: nothing of it is kept.
+    async def note_progress(self, key: LeaseKey, value: float | None, note: str | None) -> None:
+        """Note how far a run is: a share from 0 to 1, a text, or both. Raises LeaseLost, InvalidInput."""
+        if value is not None and not 0 <= value <= 1:
+            raise InvalidInput("progress.value", f"must be a share from 0 to 1, not {value!r}")
+        if note is not None and len(note) > NOTE_LIMIT:
+            raise InvalidInput("progress.note", f"has {len(note)} characters", hint=f"at most {NOTE_LIMIT}")
+        cleaned = None if note is None else clean_error(note)
+        if not await claims.note_progress(self._database, key, value, cleaned):
+            raise LeaseLost(key.run_id)
 
-        A report that was recorded before is accepted again.
+    async def report(self, reports: Sequence[Report]) -> dict[UUID, RunState]:
+        """End attempts; returns token -> state of the runs of those that were accepted.
+
+        A token left out had lost its lease: nothing of it is kept. A report that was recorded before is accepted again,
+        with the run's state of now. Raises InvalidInput for a result that cannot be kept: then none is recorded.
         """
         return await repeat(lambda: self._report(reports), clock=self._clock)
 
-    async def _report(self, reports: Sequence[Report]) -> frozenset[UUID]:
+    async def _report(self, reports: Sequence[Report]) -> dict[UUID, RunState]:
         now = self._clock.now()
         told = {report.key.token: report for report in reports}
-        verdicts = [success(report.key, now=now) for report in told.values() if report.outcome is Outcome.SUCCEEDED]
+        verdicts = [
+            success(report.key, now=now, result=report.result)
+            for report in told.values()
+            if report.outcome is Outcome.SUCCEEDED
+        ]
         troubled = [report for report in told.values() if report.outcome is not Outcome.SUCCEEDED]
         ended = await self._ended(troubled)
         verdicts += [after_attempt(attempt, now=now) for attempt in ended]
@@ -53,18 +75,22 @@ class Completion:
         told = {report.key.token: (report.outcome, report.error, report.retry_after) for report in reports}
         return await claims.facts(self._database, [report.key for report in reports], told=told)
 
-    async def _recorded_before(self, missing: Sequence[Report]) -> frozenset[UUID]:
-        """Return the tokens of reports that are repeated: recorded already, with the same outcome."""
+    async def _recorded_before(self, missing: Sequence[Report]) -> dict[UUID, RunState]:
+        """Return the states of runs whose reports are repeated: recorded already, with the same outcome."""
         before = await claims.recorded(self._database, [report.key for report in missing])
-        again = {report.key.token for report in missing if before.get(report.key.token) is report.outcome}
+        again: dict[UUID, RunState] = {}
         for report in missing:
-            if report.key.token not in again:
+            outcome, state = before.get(report.key.token, (None, None))
+            if outcome is report.outcome and state is not None:
+                again[report.key.token] = state
+            else:
                 log.warning("report.refused", run_id=str(report.key.run_id), outcome=report.outcome)
-        return frozenset(again)
+        return again
 
-    def _tell(self, ended: Sequence[Ended], verdicts: Sequence[Verdict], settled: frozenset[UUID]) -> None:
+    def _tell(self, ended: Sequence[Ended], verdicts: Sequence[Verdict], settled: Mapping[UUID, RunState]) -> None:
         for verdict in verdicts:
-            if verdict.key.token in settled and verdict.state is not RunState.SUCCEEDED:
-                log.info("attempt.ended", run_id=str(verdict.key.run_id), outcome=verdict.outcome, state=verdict.state)
+            state = settled.get(verdict.key.token)
+            if state is not None and state is not RunState.SUCCEEDED:
+                log.info("attempt.ended", run_id=str(verdict.key.run_id), outcome=verdict.outcome, state=state)
         for pool in {attempt.pool for attempt in ended if attempt.key.token in settled}:
             self._hints.publish(pool_topic(pool))

@@ -1,5 +1,6 @@
 """What people read: runs with their attempts, dead letters, the slot ledger. Nothing here changes anything."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -7,45 +8,75 @@ from uuid import UUID
 from rota.clock import Clock
 from rota.domain.ids import job_uid, slot_of
 from rota.domain.run import RunState
-from rota.errors import InvalidInput, NotFound
+from rota.domain.run_filter import RunFilter
+from rota.errors import InvalidCursor, InvalidInput, NotFound
 from rota.store import runs, workers
 from rota.store.database import Database
-from rota.store.runs import AttemptView, DeadLetter, RunView, SkippedView, SlotKey
+from rota.store.runs import AttemptView, DeadLetter, Place, RunView, SkippedView, SlotKey
 from rota.store.workers import LiveWorker
 
 PAGE: Final = 1000
+"""The most entries of a list; `find` gives one more, which tells its caller that the list goes on."""
 ATTEMPTS_SHOWN: Final = 100
+"""The most attempts that a run is shown with: the last ones."""
+RECENT: Final = timedelta(days=1)
+"""How far back a list of runs goes that names no beginning."""
+
+_INSTANT: Final = timedelta(microseconds=1)
+_EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FOREVER: Final = datetime.max.replace(tzinfo=UTC)
+_NEWEST: Final = Place(_FOREVER, 0)
 
 
 class History:
-    """Reads for the command line and, later, the API."""
+    """Reads for the command line and the API. Runs of other tenants than the one that is named do not exist."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def run(self, run_id: UUID) -> tuple[RunView, list[AttemptView]]:
-        """Return a run with its ended attempts. Raises NotFound, InvalidInput."""
+    async def run(self, run_id: UUID, *, tenant_id: str | None = None) -> tuple[RunView, list[AttemptView]]:
+        """Return a run with its ended attempts, oldest first. Raises NotFound, InvalidInput."""
         key = SlotKey(*slot_of(run_id))
-        view = await runs.get(self._database, key)
+        view = await runs.get(self._database, key, tenant_id=tenant_id)
         if view is None:
             raise NotFound(f"there is no run {run_id}", hint="`rota run list` shows recent runs")
         return view, await runs.attempts(self._database, key, limit=ATTEMPTS_SHOWN)
 
+    async def find(
+        self, where: RunFilter, *, tenant_id: str, before: tuple[datetime, UUID] | None = None, limit: int = 50
+    ) -> list[RunView]:
+        """Return runs, newest first by (scheduled_for, run_id), at most PAGE + 1, from strictly `before` a place on.
+
+        Without `since` they are those made within the last day of the window; all of them, if a job or dead letters are
+        asked for. Raises InvalidCursor for a place that is no run's.
+        """
+        place = _NEWEST if before is None else _place(before)
+        bounded = max(0, min(limit, PAGE + 1))
+        window = {"since": where.since or _EVER, "until": where.until or _FOREVER}
+        if where.state == RunState.DEAD:
+            return await runs.dead(
+                self._database, where, tenant_id=tenant_id, before=place, limit=bounded, **window
+            )  # fmt: skip
+        if where.job_id:
+            uid = job_uid(tenant_id, where.job_id)
+            # Of a job there is one run at a slot, and it lies before the place if its job's number does.
+            slot = place.scheduled_for + _INSTANT if uid < place.job_uid else place.scheduled_for
+            return await runs.of_job(
+                self._database, uid, where, tenant_id=tenant_id, before=slot, limit=bounded, **window
+            )  # fmt: skip
+        if where.since is None:
+            window["since"] = min(self._clock.now(), window["until"]) - RECENT
+        return await runs.recent(self._database, where, tenant_id=tenant_id, before=place, limit=bounded, **window)
+
     async def runs(
-        self, *, tenant_id: str, job_id: str | None = None, state: str = "", within: timedelta = timedelta(days=1),
-        limit: int = 50,
-    ) -> list[RunView]:  # fmt: skip
+        self, *, tenant_id: str, job_id: str | None = None, state: str = "", within: timedelta = RECENT, limit: int = 50
+    ) -> list[RunView]:
         """Return runs, newest slots first: all of a job, or those that the tenant's jobs made within a time."""
-        if state and state not in set(RunState):
-            raise InvalidInput("state", f"{state!r} is not a state", hint=f"use one of {', '.join(RunState)}")
-        bounded = min(limit, PAGE)
-        if job_id is not None:
-            uid = job_uid(tenant_id, job_id)
-            return await runs.of_job(self._database, uid, before=_FOREVER, state=state, limit=bounded)
-        since = self._clock.now() - within
-        return await runs.recent(self._database, tenant_id=tenant_id, since=since, state=state, limit=bounded)
+        where = RunFilter(job_id=job_id or "", state=state)
+        if job_id is None:
+            where = replace(where, since=self._clock.now() - within)
+        return await self.find(where, tenant_id=tenant_id, limit=min(limit, PAGE))
 
     async def dead_letters(self, *, tenant_id: str, job_id: str = "", limit: int = 50) -> list[DeadLetter]:
         """Return dead letters, latest first."""
@@ -58,3 +89,14 @@ class History:
     async def workers(self) -> list[LiveWorker]:
         """Return every live worker."""
         return await workers.live(self._database, now=self._clock.now())
+
+
+def _place(before: tuple[datetime, UUID]) -> Place:
+    scheduled_for, run_id = before
+    try:
+        uid, slot = slot_of(run_id)
+    except InvalidInput:
+        raise InvalidCursor("cursor", "names no run", hint="begin without a cursor") from None
+    if slot != scheduled_for:
+        raise InvalidCursor("cursor", "names a run and a slot that is not its", hint="begin without a cursor")
+    return Place(slot, uid)

@@ -74,13 +74,12 @@ class Reaper:
         verdicts = [after_attempt(ended, now=now) for ended in lapsed]
         settled = await claims.settle(self._database, verdicts, now=now, expired_by=now)
         for verdict in verdicts:
-            if verdict.key.token in settled:
-                log.warning(
-                    "lease.reaped", run_id=str(verdict.key.run_id), state=verdict.state, attempt=verdict.charged
-                )
+            state = settled.get(verdict.key.token)
+            if state is not None:
+                log.warning("lease.reaped", run_id=str(verdict.key.run_id), state=state, attempt=verdict.charged)
         for pool in {ended.pool for ended in lapsed if ended.key.token in settled}:
             self._hints.publish(pool_topic(pool))
-        # Leases that were renewed in between are no longer lapsed, so a full batch always makes progress.
+        # What was renewed in between is no longer lapsed, and what is locked is not found: full batches make progress.
         return len(lapsed) == REAP_BATCH
 
     def _note_outage(self, now: datetime) -> None:

@@ -9,15 +9,13 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain import misfire as domain
-from rota.domain.admission import rank
-from rota.domain.jitter import jitter_of
-from rota.domain.run import Gate
 from rota.services.hints import Hints, pool_topic
 from rota.services.next_slots import recompute_shard
 from rota.services.owned import OwnedShards
+from rota.services.steps import admitted, new_run
 from rota.store import due as store
 from rota.store.database import Database
-from rota.store.due import Advance, DueSchedule, NewRun
+from rota.store.due import Advance, DueSchedule
 from rota.store.partitions import with_partitions
 
 SCAN_BATCH: Final = 512
@@ -202,30 +200,11 @@ def _decide_rule(job: DueSchedule, *, now: datetime) -> domain.Due:
 
 def _advance(job: DueSchedule, decision: domain.Due, *, now: datetime, busy: bool) -> Advance:
     """Return the schedule's step: the decision, less what the overlap policy and the start deadline take away."""
-    run, skipped = list(decision.run), list(decision.skipped)
-    if job.start_deadline_ms is not None:
-        late = [slot for slot in run if now - slot > _MILLISECOND * job.start_deadline_ms]
-        skipped += _ledger(late, reason="start_deadline")
-        run = run[len(late) :]
-    if job.overlap == "skip" and run:
-        # One run at a time: none while one lives, else the latest of those that came due together.
-        kept = [] if busy else run[-1:]
-        skipped += _ledger(run[: len(run) - len(kept)], reason="overlap")
-        run = kept
-    runs = [_new_run(job, slot, now=now) for slot in run]
+    deadline = None if job.start_deadline_ms is None else _MILLISECOND * job.start_deadline_ms
+    run, skipped = admitted(decision, overlap=job.overlap, start_deadline=deadline, busy=busy, now=now)
+    jitter = _MILLISECOND * job.jitter_ms
+    runs = [new_run(job.job_uid, slot, jitter=jitter, priority=job.priority, now=now) for slot in run]
     return Advance(due=job, runs=tuple(runs), skipped=tuple(skipped), next_slot=decision.next_slot)
-
-
-def _ledger(slots: Sequence[datetime], *, reason: str) -> list[domain.Skipped]:
-    return [domain.Skipped(first=slot, last=slot, slots=1, reason=reason) for slot in slots]
-
-
-def _new_run(job: DueSchedule, slot: datetime, *, now: datetime) -> NewRun:
-    available_at = slot + jitter_of(job.job_uid, slot, width=_MILLISECOND * job.jitter_ms)
-    gate = Gate.TIME if available_at > now else Gate.OPEN
-    return NewRun(
-        scheduled_for=slot, available_at=available_at, rank=rank(available_at, priority=job.priority), gate=gate
-    )
 
 
 def _fullest(due: Sequence[DueSchedule]) -> int:

@@ -1,5 +1,6 @@
 """Keeps this scheduler's fair share of the shards, by leases with epochs."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -17,17 +18,22 @@ PAUSE: Final = domain.KEEP_INTERVAL.total_seconds()
 
 
 class ShardKeeper:
-    """One scheduler's hand on its shards. Shares settle within two leases of a join or a death."""
+    """One scheduler's hand on its shards. Shares settle within two leases of a join or a death.
+
+    `last_tick` tells when the scheduler's timer last succeeded, which its health is read from.
+    """
 
     def __init__(
-        self, database: Database, clock: Clock, owned: OwnedShards, *, scheduler_id: str, version: str, tzdata: str
-    ) -> None:
+        self, database: Database, clock: Clock, owned: OwnedShards, *, scheduler_id: str, version: str, tzdata: str,
+        last_tick: Callable[[], datetime | None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.scheduler_id = scheduler_id
         self._database = database
         self._clock = clock
         self._owned = owned
         self._version = version
         self._tzdata = tzdata
+        self._last_tick = last_tick
         self._epochs: dict[int, int] = {}
         self._is_new = True
 
@@ -42,6 +48,7 @@ class ShardKeeper:
             expires_at=expires_at,
             version=self._version,
             tzdata=self._tzdata,
+            last_tick_at=self._last_tick(),
         )
         self._hold(await self._keep(expires_at=expires_at), expires_at=expires_at)
         plan = domain.plan(

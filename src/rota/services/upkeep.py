@@ -1,4 +1,4 @@
-"""Housekeeping that nobody waits for: partitions made ahead, the handler gate, rows of processes long gone."""
+"""Housekeeping that nobody waits for: partitions made ahead, the handler gate, rows that nobody asks for any more."""
 
 from datetime import timedelta
 from typing import Final
@@ -7,13 +7,20 @@ import structlog
 
 from rota.clock import Clock
 from rota.services.hints import Hints, pool_topic
-from rota.store import partitions, workers
+from rota.store import claims, partitions, runs, workers
 from rota.store.database import Database
 
 INTERVAL: Final = 1.0
 GATE_BATCH: Final = 1000
 PARTITION_INTERVAL: Final = 3600.0
 FORGET_AFTER: Final = timedelta(hours=1)
+KEEP_CLAIMS: Final = timedelta(hours=1)
+"""How long a claim can be asked for again."""
+KEEP_KEYS: Final = timedelta(hours=24)
+"""How long a request with an Idempotency-Key can be repeated."""
+FORGET_INTERVAL: Final = 10.0
+FORGET_BATCH: Final = 2000
+"""Seconds between two looks at claims and keys, and the most rows of each that go at once."""
 
 log = structlog.get_logger()
 
@@ -26,9 +33,10 @@ class Upkeep:
         self._clock = clock
         self._hints = hints
         self._partitions_at = float("-inf")
+        self._forgot_at = float("-inf")
 
     async def tick(self) -> bool:
-        """Open and shut handler gates; once an hour look after partitions and old rows."""
+        """Open and shut handler gates; now and then forget old rows; once an hour look after partitions."""
         now = self._clock.now()
         opened = await workers.unpark_known(self._database, now=now, limit=GATE_BATCH)
         parked = await workers.park_unknown(self._database, now=now, limit=GATE_BATCH)
@@ -39,11 +47,26 @@ class Upkeep:
         if self._clock.monotonic() - self._partitions_at >= PARTITION_INTERVAL:
             await self._hourly()
             self._partitions_at = self._clock.monotonic()
-        return len(opened) >= GATE_BATCH or len(parked) >= GATE_BATCH
+        forgot_all = await self._forget()
+        return not forgot_all or len(opened) >= GATE_BATCH or len(parked) >= GATE_BATCH
 
     async def pause(self) -> float:
         """Look once a second."""
         return INTERVAL
+
+    async def _forget(self) -> bool:
+        """Forget a batch of old claims and keys; False when there may be more."""
+        if self._clock.monotonic() - self._forgot_at < FORGET_INTERVAL:
+            return True
+        now = self._clock.now()
+        gone = (
+            await claims.forget_claims(self._database, before=now - KEEP_CLAIMS, limit=FORGET_BATCH),
+            await runs.forget_keys(self._database, before=now - KEEP_KEYS, limit=FORGET_BATCH),
+        )
+        if max(gone) >= FORGET_BATCH:
+            return False
+        self._forgot_at = self._clock.monotonic()
+        return True
 
     async def _hourly(self) -> None:
         now = self._clock.now()

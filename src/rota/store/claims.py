@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+import asyncpg
 import orjson
 
-from rota.domain.attempt import Claim, Ended, LeaseKey, Outcome, Verdict
+from rota.domain.attempt import ANY_HANDLER, Claim, Ended, Lease, LeaseKey, Outcome, Verdict
 from rota.domain.retry import RetryPolicy
 from rota.domain.run import RunState
 from rota.errors import InvalidInput
@@ -21,34 +23,82 @@ ASKS: Final = 4
 T = TypeVar("T")
 
 
+class ClaimRepeated(Exception):
+    """A call of the same claim was first: what it took is to be read back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimKey:
+    """A claim that can be asked for again, as its worker names it; `tenant_id` is empty for workers of all tenants."""
+
+    tenant_id: str
+    worker_id: str
+    claim_id: UUID
+
+
 async def claim_runs(
     database: Database, *, pool: str, handlers: Sequence[str], worker_id: str, tokens: Sequence[UUID],
-    low_water: int, now: datetime,
+    low_water: int, now: datetime, tenant_id: str | None = None, key: ClaimKey | None = None,
 ) -> tuple[list[Claim], int | None]:  # fmt: skip
-    """Lease at most len(tokens) runs; returns them, best first, and the highest rank among them."""
-    rows = await database.fetch(
-        sql.claim_runs, pool=pool, handlers=handlers, worker_id=worker_id, tokens=tokens, low_water=low_water,
-        limit=len(tokens), now=now,
-    )  # fmt: skip
+    """Lease at most len(tokens) runs, of one tenant or of all; returns them, best first, and their highest rank.
+
+    A key is noted with the tokens if there were runs. Raises ClaimRepeated, and takes nothing, if it was noted before.
+    """
+    values: dict[str, Any] = {
+        "pool": pool, "handlers": handlers, "any_handler": ANY_HANDLER in handlers, "worker_id": worker_id,
+        "tokens": tokens, "low_water": low_water, "limit": len(tokens), "now": now,
+        "claim_tenant_id": None if key is None else key.tenant_id, "claim_id": None if key is None else key.claim_id,
+    }  # fmt: skip
+    try:
+        if tenant_id is None:
+            rows = await database.fetch(sql.claim_runs, **values)
+        else:
+            rows = await database.fetch(sql.claim_tenant_runs, tenant_id=tenant_id, **values)
+    except asyncpg.UniqueViolationError as error:
+        if error.constraint_name != "claim_pkey":
+            raise
+        raise ClaimRepeated from error
     assert len(rows) <= len(tokens), "a claim gives at most what was asked for"
     return [_claim(row, now, now + timedelta(milliseconds=row["lease_ms"])) for row in rows], (
         rows[-1]["rank"] if rows else None
     )
 
 
+async def claimed_before(database: Database, key: ClaimKey) -> list[Claim] | None:
+    """Return what an earlier call of this claim took and still holds; None if there was none that took runs."""
+    rows = await database.fetch(
+        sql.tokens_of_claim, claim_tenant_id=key.tenant_id, worker_id=key.worker_id, claim_id=key.claim_id
+    )
+    return await claimed_under(database, rows[0]["tokens"], worker_id=key.worker_id) if rows else None
+
+
+async def forget_claims(database: Database, *, before: datetime, limit: int) -> int:
+    """Forget claims made up to an instant, at most `limit`; returns how many."""
+    return len(await database.fetch(sql.forget_claims, before=before, limit=limit))
+
+
 async def claimed_under(database: Database, tokens: Sequence[UUID], *, worker_id: str) -> list[Claim]:
-    """Return what an in-doubt claim took, if it did."""
+    """Return what a claim took under these tokens, if anything, and still holds."""
     rows = await database.fetch(sql.claimed_under, tokens=tokens, worker_id=worker_id)
     return [_claim(row, row["claimed_at"], row["expires_at"]) for row in rows]
 
 
-async def renew(database: Database, keys: Sequence[LeaseKey], *, now: datetime) -> dict[UUID, datetime]:
-    """Extend these leases; returns token -> expiry of those that are still held."""
-    renewed: dict[UUID, datetime] = {}
+async def renew(database: Database, keys: Sequence[LeaseKey], *, now: datetime) -> dict[UUID, Lease]:
+    """Extend these leases; returns token -> lease of those that are still held."""
+    renewed: dict[UUID, Lease] = {}
     for asked in _asked(keys, renewed, token=lambda key: key.token):
         rows = await database.fetch(sql.renew_leases, lane=Lane.URGENT, now=now, **_columns(asked))
-        renewed |= {row["token"]: row["expires_at"] for row in rows}
+        renewed |= {row["token"]: Lease(expires_at=row["expires_at"], cancel=row["cancel"]) for row in rows}
     return renewed
+
+
+async def note_progress(database: Database, key: LeaseKey, value: float | None, note: str | None) -> bool:
+    """Note how far a run is; False when its lease is gone."""
+    rows = await database.fetch(
+        sql.note_progress, lane=Lane.URGENT, shard=key.shard, job_uid=key.job_uid, scheduled_for=key.scheduled_for,
+        token=key.token, progress=value, note=note,
+    )  # fmt: skip
+    return bool(rows)
 
 
 async def facts(
@@ -75,35 +125,46 @@ async def expired(
 
 async def settle(
     database: Database, verdicts: Sequence[Verdict], *, now: datetime, expired_by: datetime | None = None
-) -> frozenset[UUID]:
-    """Write the verdicts down; returns the tokens that were still ours. The others have lost their lease."""
-    settled: set[UUID] = set()
+) -> dict[UUID, RunState]:
+    """Write the verdicts down; returns token -> state, as written, of those that were still ours.
+
+    The others have lost their lease. With `expired_by` only leases that lapsed by then are ended, and none that
+    somebody has locked. A run that somebody wants cancelled is cancelled in place of waiting again or being buried.
+    """
+    settled: dict[UUID, RunState] = {}
     # Rows are locked in the order of their ctids, whatever the order here, so two batches that overlap lock alike.
     for asked in _asked(verdicts, settled, token=lambda verdict: verdict.key.token):
-        rows = await database.fetch(
-            sql.settle_attempts, lane=Lane.URGENT, now=now, expired_by=expired_by,
-            outcomes=[verdict.outcome for verdict in asked], errors=[verdict.error for verdict in asked],
-            states=[verdict.state for verdict in asked], charged=[verdict.charged for verdict in asked],
-            available_ats=[verdict.available_at for verdict in asked], ranks=[verdict.rank for verdict in asked],
-            gates=[verdict.gate for verdict in asked], **_columns([verdict.key for verdict in asked]),
-        )  # fmt: skip
-        settled |= {row["token"] for row in rows}
-    waiting = [
-        verdict.key for verdict in verdicts if verdict.state is RunState.PENDING and verdict.key.token in settled
-    ]
+        values: dict[str, Any] = {
+            "now": now, "outcomes": [verdict.outcome for verdict in asked],
+            "errors": [verdict.error for verdict in asked], "states": [verdict.state for verdict in asked],
+            "charged": [verdict.charged for verdict in asked],
+            "available_ats": [verdict.available_at for verdict in asked], "ranks": [verdict.rank for verdict in asked],
+            "gates": [verdict.gate for verdict in asked], "results": [verdict.result for verdict in asked],
+            **_columns([verdict.key for verdict in asked]),
+        }  # fmt: skip
+        if expired_by is None:
+            rows = await database.fetch(sql.settle_attempts, lane=Lane.URGENT, **values)
+        else:
+            rows = await database.fetch(sql.reap_attempts, lane=Lane.URGENT, expired_by=expired_by, **values)
+        settled |= {row["token"]: RunState(row["state"]) for row in rows}
+    waiting = [verdict.key for verdict in verdicts if settled.get(verdict.key.token) is RunState.PENDING]
     if waiting:
         keys = _columns(waiting)
         del keys["tokens"]
-        await database.fetch(sql.cancel_orphans, lane=Lane.URGENT, now=now, **keys)
-    return frozenset(settled)
+        rows = await database.fetch(sql.cancel_orphans, lane=Lane.URGENT, now=now, **keys)
+        orphans = {(row["shard"], row["job_uid"], row["scheduled_for"]) for row in rows}
+        settled |= {
+            key.token: RunState.CANCELLED for key in waiting if (key.shard, key.job_uid, key.scheduled_for) in orphans
+        }
+    return settled
 
 
-async def recorded(database: Database, keys: Sequence[LeaseKey]) -> dict[UUID, Outcome]:
-    """Return how these attempts ended, those of them that did."""
+async def recorded(database: Database, keys: Sequence[LeaseKey]) -> dict[UUID, tuple[Outcome, RunState]]:
+    """Return how these attempts ended, those of them that did, and where their runs stand now."""
     if not keys:
         return {}
     rows = await database.fetch(sql.recorded_outcomes, lane=Lane.URGENT, **_columns(keys))
-    return {row["token"]: Outcome(row["outcome"]) for row in rows}
+    return {row["token"]: (Outcome(row["outcome"]), RunState(row["state"])) for row in rows}
 
 
 def _asked(items: Sequence[T], found: Container[UUID], *, token: Callable[[T], UUID]) -> Iterator[list[T]]:

@@ -42,6 +42,8 @@ class DueSchedule(NamedTuple):
     priority: int
     pool: str
     handler: str
+    """What a worker must know to run it: the name, or "http" for every HTTP target."""
+    tenant_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,7 @@ async def materialise(
         run_slots=[run.scheduled_for for _, run in runs], run_available_ats=[run.available_at for _, run in runs],
         run_ranks=[run.rank for _, run in runs], run_gates=[run.gate for _, run in runs],
         run_pools=[due.pool for due, _ in runs], run_handlers=[due.handler for due, _ in runs],
+        run_tenants=[due.tenant_id for due, _ in runs],
         skip_shards=[due.shard for due, _ in skips], skip_job_uids=[due.job_uid for due, _ in skips],
         skip_firsts=[skip.first for _, skip in skips], skip_lasts=[skip.last for _, skip in skips],
         skip_counts=[skip.slots for _, skip in skips], skip_reasons=[skip.reason for _, skip in skips],

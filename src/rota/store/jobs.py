@@ -10,15 +10,20 @@ from typing import Any, Final
 import asyncpg
 import orjson
 
-from rota.domain.ids import shard_of
-from rota.domain.job import Job
+from rota.domain.ids import SHARD_COUNT, shard_of
+from rota.domain.job import NAME_LIMIT, Job
 from rota.domain.misfire import Skipped, misfire_to_json
 from rota.domain.retry import RetryPolicy
 from rota.domain.schedule import schedule_to_json
 from rota.errors import InvalidInput
 from rota.store.database import Connection, Database
-from rota.store.due import parse_misfire, parse_schedule
+from rota.store.due import NewRun, parse_misfire, parse_schedule
+from rota.store.statements import due as due_sql
 from rota.store.statements import jobs as sql
+
+_SHARDS: Final = range(SHARD_COUNT)
+_PAST_ALL: Final = "\U0010ffff" * (NAME_LIMIT + 1)
+"""Comes after every id; after a prefix, it comes after every id that begins with it and before all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,7 @@ class StoredJob:
     version: int
     paused_at: datetime | None
     pause_reason: str | None
+    resume_at: datetime | None
     quarantined: str | None
     deleted: bool
     created_at: datetime
@@ -139,18 +145,78 @@ async def get(database: Database, uid: int) -> StoredJob | None:
     return _stored(rows[0], rows[0]) if rows else None
 
 
-async def page(database: Database, *, tenant_id: str, prefix: str, after: str, limit: int) -> list[StoredJob]:
-    """Return a tenant's jobs in the order of their ids."""
-    rows = await database.fetch(sql.list_jobs, tenant_id=tenant_id, prefix=prefix, after=after, limit=limit)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which of a tenant's jobs a page shows; what is empty or None leaves all.
+
+    `label_value` None asks only for the label's name. `enabled` tells jobs that are neither paused nor quarantined from
+    the others.
+    """
+
+    prefix: str = ""
+    handler: str = ""
+    label: str = ""
+    label_value: str | None = None
+    enabled: bool | None = None
+
+
+async def page(database: Database, *, tenant_id: str, where: JobFilter, after: str, limit: int) -> list[StoredJob]:
+    """Return a tenant's jobs in the order of their ids, which is that of their characters."""
+    rows = await database.fetch(
+        sql.list_jobs, shards=_SHARDS, tenant_id=tenant_id, after=after, low=where.prefix,
+        upto=where.prefix + _PAST_ALL, limit=limit, handler=where.handler, label=where.label,
+        label_value=where.label_value, enabled=where.enabled,
+    )  # fmt: skip
     return [_stored(row, row) for row in rows]
 
 
+async def count(tx: Connection, tenant_id: str, *, bound: int) -> int:
+    """Return how many jobs a tenant has, at most `bound`."""
+    [row] = await tx.fetch(sql.count_jobs, shards=_SHARDS, tenant_id=tenant_id, bound=bound)
+    return int(row["jobs"])
+
+
 async def set_pause(
-    tx: Connection, uid: int, *, paused_at: datetime | None, reason: str | None, now: datetime
-) -> int | None:
+    tx: Connection, uid: int, *, paused_at: datetime | None, reason: str | None, resume_at: datetime | None = None,
+    now: datetime,
+) -> int | None:  # fmt: skip
     """Pause or, with None, resume; returns the new version, None when there is no such job."""
-    rows = await tx.fetch(sql.set_pause, shard=shard_of(uid), job_uid=uid, paused_at=paused_at, reason=reason, now=now)
+    rows = await tx.fetch(
+        sql.set_pause, shard=shard_of(uid), job_uid=uid, paused_at=paused_at, reason=reason, resume_at=resume_at,
+        now=now,
+    )  # fmt: skip
     return rows[0]["version"] if rows else None
+
+
+async def amend_pause(tx: Connection, uid: int, *, reason: str, resume_at: datetime | None, now: datetime) -> bool:
+    """Give a pause another reason and end; False when the job is not paused."""
+    return bool(
+        await tx.fetch(
+            sql.amend_pause, shard=shard_of(uid), job_uid=uid, reason=reason, resume_at=resume_at, now=now
+        )
+    )  # fmt: skip
+
+
+async def due_resumes(database: Database, *, now: datetime, limit: int) -> list[tuple[str, str]]:
+    """Return (tenant, job id) of paused jobs whose time to run again has come, at most `limit`."""
+    rows = await database.fetch(sql.due_resumes, now=now, limit=limit)
+    return [(row["tenant_id"], row["job_id"]) for row in rows]
+
+
+async def has_live_run(tx: Connection, uid: int) -> bool:
+    """Whether the job has a run that waits or runs."""
+    return bool(await tx.fetch(due_sql.live_among, shards=[shard_of(uid)], job_uids=[uid]))
+
+
+async def make_missed(tx: Connection, job: Job, runs: Sequence[NewRun], *, now: datetime) -> frozenset[datetime]:
+    """Make runs of slots that a pause held back; returns the slots whose run is new. Raises MissingPartition."""
+    rows = await tx.fetch(
+        sql.make_missed, shard=shard_of(job.job_uid), job_uid=job.job_uid, now=now, pool=job.pool, handler=job.handler,
+        tenant_id=job.tenant_id, slots=[run.scheduled_for for run in runs],
+        available_ats=[run.available_at for run in runs], ranks=[run.rank for run in runs],
+        gates=[run.gate for run in runs],
+    )  # fmt: skip
+    return frozenset(row["scheduled_for"] for row in rows)
 
 
 async def delete(tx: Connection, uid: int, *, now: datetime, reason: str) -> int | None:
@@ -161,11 +227,14 @@ async def delete(tx: Connection, uid: int, *, now: datetime, reason: str) -> int
     return len(await tx.fetch(sql.cancel_waiting, shard=shard_of(uid), job_uid=uid, now=now, reason=reason))
 
 
-async def note_skipped(tx: Connection, uid: int, skipped: Skipped, *, policy: dict[str, Any], now: datetime) -> None:
-    """Enter a range of slots into the slot ledger."""
+async def note_skipped(
+    tx: Connection, uid: int, skipped: Sequence[Skipped], *, policy: dict[str, Any], now: datetime
+) -> None:
+    """Enter ranges of a job's slots into the slot ledger."""
     await tx.fetch(
-        sql.note_skipped, shard=shard_of(uid), job_uid=uid, first_slot=skipped.first, last_slot=skipped.last,
-        slots=skipped.slots, reason=skipped.reason, policy=_json(policy), now=now,
+        sql.note_skipped, shard=shard_of(uid), job_uid=uid, firsts=[part.first for part in skipped],
+        lasts=[part.last for part in skipped], counts=[part.slots for part in skipped],
+        reasons=[part.reason for part in skipped], policy=_json(policy), now=now,
     )  # fmt: skip
 
 
@@ -208,9 +277,9 @@ def _stored(row: Any, schedule: Any) -> StoredJob:
     return StoredJob(
         job=job, problem=problem, shard=row["shard"], job_uid=row["job_uid"], tenant_id=row["tenant_id"],
         job_id=row["job_id"], version=row["version"], paused_at=row["paused_at"], pause_reason=row["pause_reason"],
-        quarantined=row["quarantined"], deleted=row["deleted_at"] is not None, created_at=row["created_at"],
-        updated_at=row["updated_at"], next_run_at=schedule["next_run_at"], next_slot=schedule["next_slot"],
-        since=schedule["since"],
+        resume_at=row["resume_at"], quarantined=row["quarantined"], deleted=row["deleted_at"] is not None,
+        created_at=row["created_at"], updated_at=row["updated_at"], next_run_at=schedule["next_run_at"],
+        next_slot=schedule["next_slot"], since=schedule["since"],
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
-"""Runs on request, and runs as people read them: a wide read is bounded by its window and its limit."""
+"""Runs as people read them: a wide read is bounded by its window and its limit."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,13 +9,20 @@ from uuid import UUID
 import orjson
 
 from rota.domain.ids import shard_of
+from rota.domain.run_filter import RunFilter
 from rota.store.database import Database
+from rota.store.requests import SlotKey as SlotKey
+from rota.store.requests import filter_columns
+from rota.store.requests import forget_keys as forget_keys
 from rota.store.statements import runs as sql
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run in the textbook shape: the row of the view `job_run`."""
+    """A run in the textbook shape: the row of the view `job_run`.
+
+    `error`, that of its last ended attempt, is read with a single run and with dead letters; elsewhere it is None.
+    """
 
     run_id: UUID
     tenant_id: str | None
@@ -35,9 +41,15 @@ class RunView:
     started_at: datetime | None
     worker_id: str | None
     lease_expires_at: datetime | None
+    cancel_requested_at: datetime | None
+    progress: float | None
+    progress_note: str | None
     finished_at: datetime | None
+    died_at: datetime | None
     reason: str | None
+    error: str | None
     payload: Any
+    result: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,69 +91,61 @@ class SkippedView:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotKey:
-    """A run's place."""
+class Place:
+    """A place in a list of runs, newest slots first: the entries that follow lie before it."""
 
-    job_uid: int
     scheduled_for: datetime
+    job_uid: int
 
 
-async def trigger(
-    database: Database,
-    key: SlotKey,
-    *,
-    payload: str | None,
-    rank: int,
-    available_at: datetime,
-    gate: str,
-    now: datetime,
-) -> str | None:
-    """Make one run on request and return its pool; None when the slot is taken or the job is deleted."""
+async def get(database: Database, key: SlotKey, *, tenant_id: str | None = None) -> RunView | None:
+    """Return one run; with a tenant, one of that tenant only."""
     rows = await database.fetch(
-        sql.trigger_run, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for,
-        payload=payload, rank=rank, available_at=available_at, gate=gate, now=now,
+        sql.get_run, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for,
+        tenant_id=tenant_id,
     )  # fmt: skip
-    return rows[0]["pool"] if rows else None
-
-
-async def replay(
-    database: Database, keys: Sequence[SlotKey], *, now: datetime, rank_at: int, ageing_ms: int
-) -> frozenset[SlotKey]:
-    """Send dead letters back to the queue; returns those that were dead until now."""
-    rows = await database.fetch(
-        sql.replay_dead, shards=[shard_of(key.job_uid) for key in keys], job_uids=[key.job_uid for key in keys],
-        slots=[key.scheduled_for for key in keys], now=now, rank_at=rank_at, ageing_ms=ageing_ms,
-    )  # fmt: skip
-    return frozenset(SlotKey(row["job_uid"], row["scheduled_for"]) for row in rows)
-
-
-async def get(database: Database, key: SlotKey) -> RunView | None:
-    """Return one run."""
-    rows = await database.fetch(
-        sql.get_run, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for
-    )
     return _view(rows[0]) if rows else None
 
 
 async def attempts(database: Database, key: SlotKey, *, limit: int) -> list[AttemptView]:
-    """Return a run's ended attempts, oldest first."""
+    """Return a run's last ended attempts, oldest first."""
     rows = await database.fetch(
         sql.attempts_of, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for, limit=limit
     )
-    return [AttemptView(**dict(row)) for row in rows]
+    return [AttemptView(**dict(row)) for row in rows[::-1]]
 
 
-async def of_job(database: Database, uid: int, *, before: datetime, state: str, limit: int) -> list[RunView]:
-    """Return a job's runs, newest slots first."""
+async def of_job(
+    database: Database, uid: int, where: RunFilter, *, tenant_id: str, since: datetime, until: datetime,
+    before: datetime, limit: int,
+) -> list[RunView]:  # fmt: skip
+    """Return a job's runs that were made within a window, newest slots first."""
     rows = await database.fetch(
-        sql.runs_of_job, shard=shard_of(uid), job_uid=uid, before=before, state=state, limit=limit
-    )
+        sql.runs_of_job, shard=shard_of(uid), job_uid=uid, tenant_id=tenant_id, state=where.state, since=since,
+        until=until, before=before, limit=limit, **filter_columns(where),
+    )  # fmt: skip
     return [_view(row) for row in rows]
 
 
-async def recent(database: Database, *, tenant_id: str, since: datetime, state: str, limit: int) -> list[RunView]:
-    """Return a tenant's runs made since an instant, newest slots first."""
-    rows = await database.fetch(sql.recent_runs, tenant_id=tenant_id, since=since, state=state, limit=limit)
+async def recent(
+    database: Database, where: RunFilter, *, tenant_id: str, since: datetime, until: datetime, before: Place, limit: int
+) -> list[RunView]:
+    """Return a tenant's runs that were made within a window, newest slots first."""
+    rows = await database.fetch(
+        sql.recent_runs, tenant_id=tenant_id, state=where.state, since=since, until=until,
+        before=before.scheduled_for, before_uid=before.job_uid, limit=limit, **filter_columns(where),
+    )  # fmt: skip
+    return [_view(row) for row in rows]
+
+
+async def dead(
+    database: Database, where: RunFilter, *, tenant_id: str, since: datetime, until: datetime, before: Place, limit: int
+) -> list[RunView]:
+    """Return a tenant's runs that died within a window, newest slots first, each with its last error."""
+    rows = await database.fetch(
+        sql.dead_runs, tenant_id=tenant_id, job_id=where.job_id, since=since, until=until,
+        before=before.scheduled_for, before_uid=before.job_uid, limit=limit, **filter_columns(where),
+    )  # fmt: skip
     return [_view(row) for row in rows]
 
 
@@ -162,5 +166,6 @@ async def skipped(database: Database, uid: int, *, limit: int) -> list[SkippedVi
 
 def _view(row: Any) -> RunView:
     values = {name: row[name] for name in RunView.__slots__}
-    values["payload"] = None if row["payload"] is None else json.loads(row["payload"])
+    for name in ("payload", "result"):
+        values[name] = None if row[name] is None else json.loads(row[name])
     return RunView(**values)

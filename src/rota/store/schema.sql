@@ -2,6 +2,98 @@
 
 CREATE SCHEMA rota;
 
+CREATE FUNCTION rota.check_request(job_id text, tenant_id text, payload jsonb, scheduled_for timestamp with time zone, idempotency_key text) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+DECLARE
+  trouble text;
+  advice text;
+BEGIN
+  IF job_id IS NULL OR tenant_id IS NULL THEN
+    trouble := 'job_id: is NULL';
+    advice := 'name the job, and its tenant if it is not ''default''';
+  ELSIF scheduled_for IS NOT NULL AND (
+        NOT isfinite(scheduled_for) OR scheduled_for < 'epoch' OR scheduled_for >= timestamptz '10000-01-01Z'
+        OR scheduled_for <> date_trunc('milliseconds', scheduled_for)) THEN
+    trouble := format('scheduled_for: %s is not a slot', scheduled_for);
+    advice := 'slots are whole milliseconds from 1970 to 9999: use date_trunc(''milliseconds'', ...)';
+  ELSIF payload IS NOT NULL AND jsonb_typeof(payload) <> 'object' THEN
+    trouble := format('payload: is a JSON %s', jsonb_typeof(payload));
+    advice := 'pass a JSON object, such as jsonb_build_object(...)';
+  ELSIF octet_length(payload::text) > 262144 THEN
+    trouble := format('payload: has %s bytes', octet_length(payload::text));
+    advice := 'at most 262144: keep the data elsewhere and pass its key';
+  ELSIF jsonb_path_exists(payload, '$.**{65}') THEN
+    trouble := 'payload: is nested more than 64 deep';
+    advice := 'keep the data elsewhere and pass its key';
+  ELSIF idempotency_key IS NOT NULL AND (idempotency_key !~ '^.{1,200}$' OR idempotency_key ~ '[[:cntrl:]]') THEN
+    trouble := 'idempotency_key: is not 1 to 200 printable characters';
+    advice := 'a random UUID will do';
+  END IF;
+  IF trouble IS NOT NULL THEN
+    RAISE EXCEPTION '%', trouble USING ERRCODE = 'RT422', HINT = advice;
+  END IF;
+END
+$_$;
+
+COMMENT ON FUNCTION rota.check_request(job_id text, tenant_id text, payload jsonb, scheduled_for timestamp with time zone, idempotency_key text) IS 'Refuse a request for a run that could not be kept, naming what is wrong with it.';
+
+CREATE FUNCTION rota.complete(run_id uuid, lease_token uuid, result jsonb DEFAULT NULL::jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+  -- The clock of the primary: no process of Rota is here to say what time it is.
+  now_at constant timestamptz := clock_timestamp();
+  given_run constant uuid := run_id;
+  given_token constant uuid := lease_token;
+  given constant jsonb := result;
+  at record;
+  home smallint;
+  lease rota.lease;
+BEGIN
+  IF given_run IS NULL OR given_token IS NULL THEN
+    RAISE EXCEPTION 'run_id: the run''s id or its lease token is NULL'
+      USING ERRCODE = 'RT422', HINT = 'pass both as the handler was given them';
+  ELSIF octet_length(given::text) > 65536 OR jsonb_path_exists(given, '$.**{65}') THEN
+    RAISE EXCEPTION 'result: has % bytes, or is nested more than 64 deep', octet_length(given::text)
+      USING ERRCODE = 'RT422', HINT = 'at most 65536 bytes: keep the data elsewhere and pass its key';
+  END IF;
+  SELECT * INTO at FROM rota.slot_of(given_run);
+  SELECT at.job_uid % c.shard_count INTO home FROM rota.cluster c;
+
+  -- The token is the proof: a lapsed lease that nobody reclaimed is still its holder's. Somebody's wish to cancel the
+  -- run comes too late now: what was done is done.
+  DELETE FROM rota.lease l
+   WHERE l.shard = home AND l.job_uid = at.job_uid AND l.scheduled_for = at.scheduled_for AND l.token = given_token
+  RETURNING l.* INTO lease;
+  IF NOT FOUND THEN
+    IF EXISTS (SELECT FROM rota.attempt a
+                WHERE a.shard = home AND a.job_uid = at.job_uid AND a.scheduled_for = at.scheduled_for
+                  AND a.token = given_token AND a.outcome = 'succeeded') THEN
+      RAISE EXCEPTION 'run % was completed under this lease before', given_run
+        USING ERRCODE = 'RT409', HINT = 'roll back: what the first transaction wrote is kept, once';
+    END IF;
+    RAISE EXCEPTION 'the lease on run % was reclaimed', given_run
+      USING ERRCODE = 'RT409', HINT = 'roll back: another attempt has the run now, or had it';
+  END IF;
+
+  INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id)
+  VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, now_at, lease.attempt, 'succeeded',
+          lease.worker_id);
+  UPDATE rota.run r SET outcome = 'succeeded', finished_at = now_at, attempt = lease.attempt, result = given
+   WHERE r.shard = home AND r.job_uid = at.job_uid AND r.scheduled_for = at.scheduled_for AND r.outcome IS NULL;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'run % has a lease and is finished', given_run
+      USING ERRCODE = 'RT409', HINT = 'the database is damaged: see `rota doctor`';
+  END IF;
+END
+$_$;
+
+COMMENT ON FUNCTION rota.complete(run_id uuid, lease_token uuid, result jsonb) IS 'Finish a run in the caller''s own transaction, with its other writes: succeeded if that commits. Commit soon after.';
+
 CREATE FUNCTION rota.ensure_month(month date) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -39,11 +131,155 @@ $$;
 
 COMMENT ON FUNCTION rota.ensure_month(month date) IS 'Make the month''s partitions (UTC) unless they are there; returns how many.';
 
+CREATE FUNCTION rota.handler_key(handler text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (handler ~ '^https?://'::text) THEN 'http'::text ELSE handler END;
+
+COMMENT ON FUNCTION rota.handler_key(handler text) IS 'What a worker must know to run a handler: its name, or "http" for every HTTP target.';
+
+CREATE FUNCTION rota.instant_text(instant timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  SELECT to_char(instant AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+$$;
+
+COMMENT ON FUNCTION rota.instant_text(instant timestamp with time zone) IS 'An instant as ISO 8601 in UTC, whatever the session''s zone and style of dates.';
+
+CREATE FUNCTION rota.request_hash(job_id text, scheduled_for timestamp with time zone, payload jsonb) RETURNS bytea
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  -- The text of jsonb is the same for every way to write a value.
+  SELECT sha256(convert_to(
+    jsonb_build_array(job_id, (extract(epoch FROM scheduled_for) * 1000)::bigint, payload)::text, 'UTF8'))
+$$;
+
+COMMENT ON FUNCTION rota.request_hash(job_id text, scheduled_for timestamp with time zone, payload jsonb) IS 'What a request under an Idempotency-Key must equal to be the same request.';
+
 CREATE FUNCTION rota.run_id(job_uid bigint, scheduled_for timestamp with time zone) RETURNS uuid
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     RETURN (((lpad(to_hex(((EXTRACT(epoch FROM scheduled_for) * (1000)::numeric))::bigint), 12, '0'::text) || '8000'::text) || to_hex((job_uid | ((1)::bigint << 63)))))::uuid;
 
 COMMENT ON FUNCTION rota.run_id(job_uid bigint, scheduled_for timestamp with time zone) IS 'The run''s UUID (version 8): 48 bits of milliseconds, then 62 bits of job_uid.';
+
+CREATE FUNCTION rota.slot_of(run_id uuid, OUT job_uid bigint, OUT scheduled_for timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+  hex constant text := replace(run_id::text, '-', '');
+  milliseconds constant bigint := ('x' || lpad(substr(hex, 1, 12), 16, '0'))::bit(64)::bigint;
+  rest constant bit(64) := ('x' || substr(hex, 17, 16))::bit(64);
+BEGIN
+  IF substr(hex, 13, 4) <> '8000' OR substring(rest FROM 1 FOR 2) <> B'10' OR milliseconds >= 253402300800000 THEN
+    RAISE EXCEPTION 'run_id: % is not a run''s id', run_id
+      USING ERRCODE = 'RT422', HINT = 'pass the id that the handler was given, or that rota.trigger returned';
+  END IF;
+  job_uid := rest::bigint & 4611686018427387903;
+  -- In whole days and a rest, in UTC: a product of that size would lose milliseconds, a zone would shift hours.
+  scheduled_for := (timestamp 'epoch' + make_interval(days => (milliseconds / 86400000)::integer)
+                    + (milliseconds % 86400000) * interval '1 millisecond') AT TIME ZONE 'UTC';
+END
+$$;
+
+COMMENT ON FUNCTION rota.slot_of(run_id uuid, OUT job_uid bigint, OUT scheduled_for timestamp with time zone) IS 'The job''s number and the slot that a run''s id holds; the inverse of rota.run_id.';
+
+CREATE FUNCTION rota.trigger(job_id text, payload jsonb DEFAULT NULL::jsonb, tenant_id text DEFAULT 'default'::text, scheduled_for timestamp with time zone DEFAULT NULL::timestamp with time zone, idempotency_key text DEFAULT NULL::text) RETURNS uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+  wanted_job constant text := job_id;
+  wanted_tenant constant text := tenant_id;
+  wanted_slot constant timestamptz := scheduled_for;
+  given constant jsonb := payload;
+  given_key constant text := idempotency_key;
+  -- The clock of the primary: no process of Rota is here to say what time it is.
+  now_at constant timestamptz := date_trunc('milliseconds', clock_timestamp());
+  slot timestamptz := coalesce(scheduled_for, now_at);
+  available_at timestamptz;
+  job rota.job;
+  made uuid;
+BEGIN
+  PERFORM rota.check_request(wanted_job, wanted_tenant, given, wanted_slot, given_key);
+
+  -- A job's shard is part of a digest that SQL does not know: one probe of an index in each.
+  SELECT j.* INTO job
+    FROM generate_series(0, (SELECT c.shard_count FROM rota.cluster c) - 1) s
+   CROSS JOIN LATERAL (
+         SELECT x.* FROM rota.job x
+          WHERE x.shard = s::smallint AND x.tenant_id = wanted_tenant AND x.job_id = wanted_job LIMIT 1) j;
+  -- Locked against an edit or a delete, whose own sweep over the waiting runs could not see this one.
+  SELECT j.* INTO job FROM rota.job j
+   WHERE j.shard = job.shard AND j.job_uid = job.job_uid AND j.deleted_at IS NULL FOR SHARE;
+
+  IF given_key IS NOT NULL THEN
+    -- The key comes first: whoever asks for the same waits here until this transaction has ended.
+    INSERT INTO rota.idempotency (tenant_id, key, request_hash, run_id, created_at)
+    SELECT wanted_tenant, given_key, rota.request_hash(wanted_job, wanted_slot, given),
+           rota.run_id(coalesce(job.job_uid, 0), slot), now_at
+    ON CONFLICT (tenant_id, key) DO NOTHING;
+    IF NOT FOUND THEN
+      SELECT i.run_id INTO made FROM rota.idempotency i
+       WHERE i.tenant_id = wanted_tenant AND i.key = given_key
+         AND i.request_hash = rota.request_hash(wanted_job, wanted_slot, given);
+      IF made IS NULL THEN
+        RAISE EXCEPTION 'the idempotency key % stands for another request', quote_literal(given_key)
+          USING ERRCODE = 'RT411', HINT = 'use a new key for a new request';
+      END IF;
+      RETURN made;
+    END IF;
+  END IF;
+
+  IF job.job_uid IS NULL THEN
+    RAISE EXCEPTION 'there is no job % of tenant %', quote_literal(wanted_job), quote_literal(wanted_tenant)
+      USING ERRCODE = 'RT404', HINT = 'put the job first; tenant_id is ''default'' unless it is given';
+  END IF;
+
+  -- "Now" is the first instant from now on that is still free: a transaction may want many runs of one job.
+  FOR turn IN 1..50 LOOP
+    IF to_regclass(format('rota.run_%s', to_char(slot AT TIME ZONE 'UTC', 'YYYY_MM'))) IS NULL THEN
+      PERFORM rota.ensure_month((slot AT TIME ZONE 'UTC')::date);
+    END IF;
+    INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
+    VALUES (job.shard, job.job_uid, slot, now_at, 'manual', given)
+    ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING;
+    IF FOUND THEN
+      made := rota.run_id(job.job_uid, slot);
+    END IF;
+    EXIT WHEN made IS NOT NULL OR wanted_slot IS NOT NULL;
+    SELECT max(r.scheduled_for) + interval '1 millisecond' INTO slot FROM rota.run r
+     WHERE r.shard = job.shard AND r.job_uid = job.job_uid
+       AND r.scheduled_for >= slot AND r.scheduled_for < now_at + interval '1 minute';
+    EXIT WHEN slot IS NULL;
+  END LOOP;
+  IF made IS NULL THEN
+    RAISE EXCEPTION 'job % has a run at % already%', quote_literal(wanted_job),
+      CASE WHEN wanted_slot IS NULL THEN 'every instant of the next minute' ELSE rota.instant_text(slot) END,
+      CASE WHEN wanted_slot IS NULL THEN '' ELSE ': ' || rota.run_id(job.job_uid, wanted_slot) END
+      USING ERRCODE = 'RT410', HINT = 'a slot is a run''s identity: choose another scheduled_for';
+  END IF;
+
+  available_at := CASE WHEN wanted_slot IS NULL THEN now_at ELSE greatest(wanted_slot, now_at) END;
+  -- Priority with ageing, as rota.domain.admission counts it: a minute for each point.
+  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
+  VALUES (job.shard, job.job_uid, slot, (extract(epoch FROM available_at) * 1000)::bigint - job.priority * 60000,
+          available_at, 0, CASE WHEN available_at > now_at THEN 'time' ELSE 'open' END, job.pool,
+          rota.handler_key(job.handler), wanted_tenant);
+  IF given_key IS NOT NULL THEN
+    UPDATE rota.idempotency i SET run_id = made WHERE i.tenant_id = wanted_tenant AND i.key = given_key;
+  END IF;
+  INSERT INTO rota.audit (tenant_id, at, audit_id, actor, action, subject, after)
+  VALUES (wanted_tenant, now_at, gen_random_uuid(), 'sql:' || current_user, 'run.triggered', made::text,
+          jsonb_strip_nulls(jsonb_build_object('job_id', wanted_job, 'scheduled_for', rota.instant_text(slot),
+                                               'idempotency_key', given_key)));
+  RETURN made;
+END
+$$;
+
+COMMENT ON FUNCTION rota.trigger(job_id text, payload jsonb, tenant_id text, scheduled_for timestamp with time zone, idempotency_key text) IS 'Make one run of a job in the caller''s own transaction, now or at a slot; returns its id.';
 
 CREATE TABLE rota.attempt (
     shard smallint NOT NULL,
@@ -56,11 +292,34 @@ CREATE TABLE rota.attempt (
     outcome text NOT NULL,
     worker_id text NOT NULL,
     error text,
-    CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['succeeded'::text, 'failed'::text, 'timed_out'::text, 'gave_up'::text, 'snoozed'::text, 'released'::text, 'lost'::text])))
+    CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['succeeded'::text, 'failed'::text, 'timed_out'::text, 'gave_up'::text, 'snoozed'::text, 'released'::text, 'lost'::text, 'cancelled'::text])))
 )
 PARTITION BY RANGE (scheduled_for);
 
 COMMENT ON TABLE rota.attempt IS 'One row per ended attempt; the only place where an error text is kept.';
+
+CREATE TABLE rota.audit (
+    tenant_id text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    audit_id uuid NOT NULL,
+    actor text NOT NULL,
+    action text NOT NULL,
+    subject text NOT NULL,
+    before jsonb,
+    after jsonb
+);
+
+COMMENT ON TABLE rota.audit IS 'Who changed what, and how it stood before and after; written by the change itself.';
+
+CREATE TABLE rota.claim (
+    tenant_id text NOT NULL,
+    worker_id text NOT NULL,
+    claim_id uuid NOT NULL,
+    tokens uuid[] NOT NULL,
+    claimed_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE rota.claim IS 'The tokens under which a claim over HTTP took its runs: the same claim asked for again finds them.';
 
 CREATE TABLE rota.cluster (
     one boolean DEFAULT true NOT NULL,
@@ -81,11 +340,21 @@ CREATE TABLE rota.dead (
 
 COMMENT ON TABLE rota.dead IS 'Dead letters: pointers to runs that Rota stopped trying.';
 
+CREATE TABLE rota.idempotency (
+    tenant_id text NOT NULL,
+    key text NOT NULL,
+    request_hash bytea NOT NULL,
+    run_id uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE rota.idempotency IS 'Which run a request with an Idempotency-Key made.';
+
 CREATE TABLE rota.job (
     shard smallint NOT NULL,
     job_uid bigint NOT NULL,
     tenant_id text NOT NULL,
-    job_id text NOT NULL,
+    job_id text NOT NULL COLLATE pg_catalog."C",
     version bigint NOT NULL,
     handler text NOT NULL,
     schedule jsonb,
@@ -109,6 +378,7 @@ CREATE TABLE rota.job (
     deleted_at timestamp with time zone,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    resume_at timestamp with time zone,
     CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
     CONSTRAINT job_lease_ms_check CHECK ((lease_ms > 0)),
     CONSTRAINT job_max_attempts_check CHECK ((max_attempts >= 1)),
@@ -124,6 +394,8 @@ COMMENT ON COLUMN rota.job.quarantined IS 'Why this job''s schedule cannot be co
 
 COMMENT ON COLUMN rota.job.deleted_at IS 'A deleted job keeps its row, since its runs keep their history.';
 
+COMMENT ON COLUMN rota.job.resume_at IS 'When a paused job runs again by itself.';
+
 CREATE TABLE rota.lease (
     shard smallint NOT NULL,
     job_uid bigint NOT NULL,
@@ -134,11 +406,16 @@ CREATE TABLE rota.lease (
     lease_ms bigint NOT NULL,
     attempt integer NOT NULL,
     worker_id text NOT NULL,
+    cancel_requested_at timestamp with time zone,
+    progress real,
+    progress_note text,
     CONSTRAINT lease_attempt_check CHECK ((attempt >= 1))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='10000', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
 
 COMMENT ON TABLE rota.lease IS 'Runs that run. No index holds expires_at, so a renewal is a HOT update.';
+
+COMMENT ON COLUMN rota.lease.cancel_requested_at IS 'Somebody wants the run to end: the worker is told at its next renewal.';
 
 CREATE TABLE rota.pending (
     shard smallint NOT NULL,
@@ -150,6 +427,7 @@ CREATE TABLE rota.pending (
     gate text NOT NULL,
     pool text NOT NULL,
     handler text NOT NULL,
+    tenant_id text NOT NULL,
     CONSTRAINT pending_attempt_check CHECK ((attempt >= 0)),
     CONSTRAINT pending_gate_check CHECK ((gate = ANY (ARRAY['open'::text, 'time'::text, 'handler'::text, 'limit'::text, 'upstream'::text])))
 )
@@ -168,6 +446,7 @@ CREATE TABLE rota.run (
     outcome text,
     reason text,
     payload jsonb,
+    result jsonb,
     CONSTRAINT run_check CHECK (((outcome IS NULL) = (finished_at IS NULL))),
     CONSTRAINT run_origin_check CHECK ((origin = ANY (ARRAY['schedule'::text, 'manual'::text]))),
     CONSTRAINT run_outcome_check CHECK ((outcome = ANY (ARRAY['succeeded'::text, 'dead'::text, 'cancelled'::text])))
@@ -175,6 +454,8 @@ CREATE TABLE rota.run (
 PARTITION BY RANGE (scheduled_for);
 
 COMMENT ON TABLE rota.run IS 'The ledger: one row per slot, inserted once; the outcome is written once (a replay clears it).';
+
+COMMENT ON COLUMN rota.run.result IS 'What the attempt that succeeded returned; bounded.';
 
 CREATE VIEW rota.job_run AS
  SELECT rota.run_id(r.job_uid, r.scheduled_for) AS run_id,
@@ -193,7 +474,7 @@ CREATE VIEW rota.job_run AS
     r.origin,
     COALESCE(l.attempt, p.attempt, r.attempt, 0) AS attempt,
     j.max_attempts,
-    COALESCE(p.handler, j.handler) AS handler,
+    j.handler,
     COALESCE(p.pool, j.pool) AS pool,
     j.priority,
     r.created_at,
@@ -201,9 +482,13 @@ CREATE VIEW rota.job_run AS
     l.claimed_at AS started_at,
     l.worker_id,
     l.expires_at AS lease_expires_at,
+    l.cancel_requested_at,
+    l.progress,
+    l.progress_note,
     r.finished_at,
     r.reason,
-    COALESCE(r.payload, j.payload) AS payload
+    COALESCE(r.payload, j.payload) AS payload,
+    r.result
    FROM (((rota.run r
      LEFT JOIN rota.job j ON (((j.shard = r.shard) AND (j.job_uid = r.job_uid))))
      LEFT JOIN rota.pending p ON (((p.shard = r.shard) AND (p.job_uid = r.job_uid) AND (p.scheduled_for = r.scheduled_for))))
@@ -257,9 +542,12 @@ CREATE TABLE rota.scheduler (
     started_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     version text NOT NULL,
-    tzdata text NOT NULL
+    tzdata text NOT NULL,
+    last_tick_at timestamp with time zone
 )
 WITH (fillfactor='50');
+
+COMMENT ON COLUMN rota.scheduler.last_tick_at IS 'When its timer last looked at its shards successfully.';
 
 CREATE TABLE rota.shard (
     shard smallint NOT NULL,
@@ -286,6 +574,39 @@ CREATE TABLE rota.skipped (
 
 COMMENT ON TABLE rota.skipped IS 'The slot ledger: ranges of slots that made no run, and why. slots is NULL past 1,000.';
 
+CREATE TABLE rota.tenant (
+    tenant_id text NOT NULL,
+    max_jobs integer,
+    max_payload_bytes integer,
+    calls_per_second double precision,
+    signing_secret text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT tenant_calls_per_second_check CHECK ((calls_per_second > (0)::double precision)),
+    CONSTRAINT tenant_max_jobs_check CHECK ((max_jobs >= 0)),
+    CONSTRAINT tenant_max_payload_bytes_check CHECK ((max_payload_bytes >= 2))
+);
+
+COMMENT ON TABLE rota.tenant IS 'Quotas, where NULL means the installation''s own, and the key that signs calls of HTTP targets.';
+
+CREATE TABLE rota.token (
+    token_id text NOT NULL,
+    tenant_id text NOT NULL,
+    name text NOT NULL,
+    scopes text[] NOT NULL,
+    secret_hash bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    last_used_at timestamp with time zone,
+    CONSTRAINT token_scopes_check CHECK ((scopes <@ ARRAY['read'::text, 'jobs:write'::text, 'runs:operate'::text, 'worker'::text, 'admin'::text]))
+);
+
+COMMENT ON COLUMN rota.token.tenant_id IS 'Whose rows it sees; * is the operator''s, which sees every tenant''s.';
+
+COMMENT ON COLUMN rota.token.secret_hash IS 'SHA-256 of the secret part, which is random and stored nowhere.';
+
 CREATE TABLE rota.worker (
     instance uuid NOT NULL,
     worker_id text NOT NULL,
@@ -295,20 +616,36 @@ CREATE TABLE rota.worker (
     started_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     version text NOT NULL,
-    tzdata text NOT NULL
+    tzdata text NOT NULL,
+    tenant_id text,
+    draining_at timestamp with time zone,
+    last_claim_at timestamp with time zone
 )
 WITH (fillfactor='50');
 
 COMMENT ON TABLE rota.worker IS 'Liveness and known handlers. Never evidence for a lease: those are renewed one by one.';
 
+COMMENT ON COLUMN rota.worker.tenant_id IS 'The one tenant whose runs it takes; NULL: those of all.';
+
+COMMENT ON COLUMN rota.worker.last_claim_at IS 'When a claim last succeeded, with runs or without, or the worker was full.';
+
 ALTER TABLE ONLY rota.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard, job_uid, scheduled_for, token);
+
+ALTER TABLE ONLY rota.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (tenant_id, at, audit_id);
+
+ALTER TABLE ONLY rota.claim
+    ADD CONSTRAINT claim_pkey PRIMARY KEY (tenant_id, worker_id, claim_id);
 
 ALTER TABLE ONLY rota.cluster
     ADD CONSTRAINT cluster_pkey PRIMARY KEY (one);
 
 ALTER TABLE ONLY rota.dead
     ADD CONSTRAINT dead_pkey PRIMARY KEY (shard, job_uid, scheduled_for);
+
+ALTER TABLE ONLY rota.idempotency
+    ADD CONSTRAINT idempotency_pkey PRIMARY KEY (tenant_id, key);
 
 ALTER TABLE ONLY rota.job
     ADD CONSTRAINT job_pkey PRIMARY KEY (shard, job_uid);
@@ -340,17 +677,39 @@ ALTER TABLE ONLY rota.shard
 ALTER TABLE ONLY rota.skipped
     ADD CONSTRAINT skipped_pkey PRIMARY KEY (shard, job_uid, first_slot);
 
+ALTER TABLE ONLY rota.tenant
+    ADD CONSTRAINT tenant_pkey PRIMARY KEY (tenant_id);
+
+ALTER TABLE ONLY rota.token
+    ADD CONSTRAINT token_pkey PRIMARY KEY (token_id);
+
 ALTER TABLE ONLY rota.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (instance);
 
+CREATE INDEX audit_by_subject ON rota.audit USING btree (tenant_id, subject, at, audit_id);
+
+CREATE INDEX claim_age ON rota.claim USING btree (claimed_at);
+
 CREATE INDEX dead_by_tenant ON rota.dead USING btree (tenant_id, died_at);
 
-CREATE INDEX pending_handler ON rota.pending USING btree (pool, handler) WHERE (gate = 'handler'::text);
+CREATE INDEX idempotency_age ON rota.idempotency USING btree (created_at);
+
+CREATE INDEX job_of_tenant ON rota.job USING btree (tenant_id) WHERE (deleted_at IS NULL);
+
+CREATE INDEX job_resume ON rota.job USING btree (resume_at) WHERE (resume_at IS NOT NULL);
+
+CREATE INDEX pending_any_handler ON rota.pending USING btree (pool, tenant_id) WHERE ((gate = 'handler'::text) AND (handler <> ALL (ARRAY['shell'::text, 'http'::text])));
+
+CREATE INDEX pending_handler ON rota.pending USING btree (pool, handler, tenant_id) WHERE (gate = 'handler'::text);
 
 CREATE INDEX pending_open ON rota.pending USING btree (pool, rank) WHERE (gate = 'open'::text);
+
+CREATE INDEX pending_tenant ON rota.pending USING btree (tenant_id, pool, rank) WHERE ((gate >= 'open'::text) AND (gate <= 'open'::text));
 
 CREATE INDEX pending_time ON rota.pending USING btree (shard, available_at) WHERE (gate = 'time'::text);
 
 CREATE INDEX run_created ON ONLY rota.run USING brin (created_at) WITH (pages_per_range='32');
 
 CREATE INDEX schedule_due ON rota.schedule USING btree (shard, next_run_at) WHERE (next_run_at IS NOT NULL);
+
+CREATE INDEX token_by_tenant ON rota.token USING btree (tenant_id, created_at);

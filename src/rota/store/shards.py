@@ -9,12 +9,13 @@ from rota.store.statements import shards as sql
 
 
 async def beat(
-    database: Database, scheduler_id: str, *, now: datetime, expires_at: datetime, version: str, tzdata: str
-) -> None:
-    """Say that a scheduler lives until `expires_at`."""
+    database: Database, scheduler_id: str, *, now: datetime, expires_at: datetime, version: str, tzdata: str,
+    last_tick_at: datetime | None = None,
+) -> None:  # fmt: skip
+    """Say that a scheduler lives until `expires_at`, and when its timer last succeeded (None: no news of that)."""
     await database.fetch(
         sql.beat_scheduler, lane=Lane.URGENT, scheduler_id=scheduler_id, now=now, expires_at=expires_at,
-        version=version, tzdata=tzdata,
+        version=version, tzdata=tzdata, last_tick_at=last_tick_at,
     )  # fmt: skip
 
 

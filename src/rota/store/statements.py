@@ -2,6 +2,22 @@
 
 A file holds `-- name: x`, comment lines that say what it does, then one statement with `$name` parameters, in psql's
 reach once those are replaced. Loaded once, when the module is imported.
+
+Two statements that differ in a line have one text. `-- name: y` followed by `-- like: x` and comment lines only is the
+statement x, with those of its comment lines in force that begin with `-- y: `, and without its lines that end in
+`-- not: y`:
+
+    -- name: x
+    SELECT n FROM t
+     WHERE n > $n
+     -- y: AND m = $m
+     ORDER BY n -- not: y
+     -- y: ORDER BY m, n
+    ;
+
+    -- name: y
+    -- like: x
+    -- The rows of one m.
 """
 
 import re
@@ -10,6 +26,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 _NAME: Final = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
+_LIKE: Final = re.compile(r"^-- like: ([a-z_]+)$", re.MULTILINE)
 _PARAMETER: Final = re.compile(r"\$([a-z_]+)")
 
 
@@ -35,8 +52,7 @@ class Statements:
 
     def __init__(self, file: str) -> None:
         text = files("rota.store").joinpath("sql", file).read_text(encoding="utf-8")
-        parts = _NAME.split(text)
-        self._statements = {name: _parse(name, body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+        self._statements = {statement.name: statement for statement in parse(text)}
 
     def __getattr__(self, name: str) -> Statement:
         try:
@@ -46,6 +62,26 @@ class Statements:
 
     def __iter__(self) -> Any:
         return iter(self._statements.values())
+
+
+def parse(text: str) -> list[Statement]:
+    """Return the statements of a file's text."""
+    parts = _NAME.split(text)
+    bodies = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return [_parse(name, _resolved(name, bodies)) for name in bodies]
+
+
+def _resolved(name: str, bodies: dict[str, str]) -> str:
+    """Return a statement's own body; a variant's is that of its model, with the variant's lines in force."""
+    body = bodies[name]
+    like = _LIKE.search(body)
+    if like is None:
+        return body
+    mark = re.compile(rf"^\s*-- {name}: ", re.MULTILINE)
+    lines = bodies[like[1]].splitlines()
+    model = "\n".join(line for line in lines if not line.startswith("--") and not line.endswith(f"-- not: {name}"))
+    assert mark.search(model), f"{name} is like {like[1]}, which has no line for it"
+    return body.replace(like[0], "") + mark.sub("", model)
 
 
 def _parse(name: str, body: str) -> Statement:
@@ -65,5 +101,8 @@ jobs = Statements("jobs.sql")
 runs = Statements("runs.sql")
 upkeep = Statements("upkeep.sql")
 doctor = Statements("doctor.sql")
+audit = Statements("audit.sql")
+access = Statements("access.sql")
+fleet = Statements("fleet.sql")
 
-ALL: Final = (due, claims, shards, workers, jobs, runs, upkeep, doctor)
+ALL: Final = (due, claims, shards, workers, jobs, runs, upkeep, doctor, audit, access, fleet)

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from rota.store.database import Database
+from rota.store.database import Connection, Database
 from rota.store.statements import shards as shards_sql
 from rota.store.statements import workers as sql
 
@@ -16,35 +17,47 @@ class LiveWorker:
 
     instance: UUID
     worker_id: str
+    tenant_id: str | None
+    """The one tenant whose runs it takes; None: those of all."""
     pool: str
     handlers: tuple[str, ...]
     concurrency: int
     started_at: datetime
     expires_at: datetime
+    last_claim_at: datetime | None
+    draining_at: datetime | None
     version: str
     tzdata: str
 
 
 async def announce(
     database: Database, *, instance: UUID, worker_id: str, pool: str, handlers: Sequence[str], concurrency: int,
-    now: datetime, expires_at: datetime, version: str, tzdata: str,
-) -> None:  # fmt: skip
-    """Say that a worker lives until `expires_at`."""
-    await database.fetch(
+    now: datetime, expires_at: datetime, version: str, tzdata: str, tenant_id: str | None,
+    last_claim_at: datetime | None,
+) -> bool | None:  # fmt: skip
+    """Say that a worker lives until `expires_at`; tells whether it is to drain. None: the instance is another's."""
+    rows = await database.fetch(
         sql.announce_worker, instance=instance, worker_id=worker_id, pool=pool, handlers=handlers,
-        concurrency=concurrency, now=now, expires_at=expires_at, version=version, tzdata=tzdata,
+        concurrency=concurrency, now=now, expires_at=expires_at, version=version, tzdata=tzdata, tenant_id=tenant_id,
+        last_claim_at=last_claim_at,
     )  # fmt: skip
+    return rows[0]["draining"] if rows else None
 
 
-async def retire(database: Database, instance: UUID) -> bool:
-    """Remove a worker that leaves; False when it was gone."""
-    return bool(await database.fetch(sql.retire_worker, instance=instance))
+async def retire(database: Database, instance: UUID, *, tenant_id: str | None) -> bool:
+    """Remove a worker that leaves; False when it was gone, or is another tenant's."""
+    return bool(await database.fetch(sql.retire_worker, instance=instance, tenant_id=tenant_id))
 
 
-async def live(database: Database, *, now: datetime) -> list[LiveWorker]:
-    """Return every live worker."""
-    rows = await database.fetch(sql.live_workers, now=now)
-    return [LiveWorker(**{**dict(row), "handlers": tuple(row["handlers"])}) for row in rows]
+async def live(database: Database, *, now: datetime, tenant_id: str | None = None) -> list[LiveWorker]:
+    """Return every live worker of a tenant, or all."""
+    return [_worker(row) for row in await database.fetch(sql.live_workers, now=now, tenant_id=tenant_id)]
+
+
+async def drain(tx: Connection, worker_id: str, *, tenant_id: str | None, now: datetime) -> list[LiveWorker]:
+    """Let the live processes of a worker, a tenant's or anybody's, claim no more; returns them."""
+    rows = await tx.fetch(sql.drain_worker, worker_id=worker_id, tenant_id=tenant_id, now=now)
+    return [_worker(row) for row in rows]
 
 
 async def park_unknown(database: Database, *, now: datetime, limit: int) -> list[str]:
@@ -62,3 +75,7 @@ async def forget_lapsed(database: Database, *, before: datetime) -> int:
     workers = await database.fetch(sql.forget_lapsed_workers, before=before)
     schedulers = await database.fetch(shards_sql.forget_lapsed_schedulers, before=before)
     return len(workers) + len(schedulers)
+
+
+def _worker(row: Any) -> LiveWorker:
+    return LiveWorker(**{**dict(row), "handlers": tuple(row["handlers"])})

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from rota.app import App
 from rota.assembly import SchedulerProcess, assemble
@@ -46,9 +46,13 @@ class RotaKit:
         """Return one more scheduler; tick its parts, or pass it to `tick`."""
         return self.rota.scheduler_process(scheduler_id)
 
-    def worker(self, worker_id: str, *, handlers: Iterable[str], pool: str = "default") -> "KitWorker":
-        """Return a worker that claims and reports when the test says so."""
-        return KitWorker(self.rota.desk(), worker_id=worker_id, handlers=frozenset(handlers), pool=pool)
+    def worker(
+        self, worker_id: str, *, handlers: Iterable[str], pool: str = "default", tenant_id: str | None = None
+    ) -> "KitWorker":
+        """Return a worker, of one tenant or of all, that claims and reports when the test says so."""
+        return KitWorker(
+            self.rota.desk(), worker_id=worker_id, handlers=frozenset(handlers), pool=pool, tenant_id=tenant_id
+        )
 
     async def put(self, *jobs: Job | App) -> list[PutResult]:
         """Put jobs, or all jobs of apps."""
@@ -61,7 +65,7 @@ class RotaKit:
         """Let a scheduler do all that is to do at this instant."""
         chosen = process or self.process
         await chosen.keeper.tick()
-        for service in (chosen.upkeep, chosen.reaper, chosen.scheduler):
+        for service in (chosen.upkeep, chosen.resumer, chosen.reaper, chosen.scheduler):
             for _ in range(TICK_LIMIT):
                 if not await service.tick():
                     break
@@ -116,6 +120,7 @@ class KitWorker:
     worker_id: str
     handlers: frozenset[str]
     pool: str
+    tenant_id: str | None = None
     instance: uuid.UUID = field(default_factory=uuid.uuid4)
 
     @property
@@ -126,11 +131,12 @@ class KitWorker:
             pool=self.pool,
             handlers=self.handlers,
             concurrency=1000,
+            tenant_id=self.tenant_id,
         )
 
-    async def announce(self) -> None:
-        """Say that this worker lives."""
-        await self.desk.announce(self.info)
+    async def announce(self) -> bool:
+        """Say that this worker lives; True when it is asked to drain."""
+        return await self.desk.announce(self.info)
 
     async def claim(self, *, limit: int = 1) -> list["KitWork"]:
         """Claim at most `limit` runs."""
@@ -157,9 +163,9 @@ class KitWork:
             raise LeaseLost(self.claim.run_id)
         return renewal.renewed[self.claim.key.token]
 
-    async def succeed(self) -> None:
-        """Report success. Raises LeaseLost."""
-        await self.report(Outcome.SUCCEEDED)
+    async def succeed(self, result: Any = None) -> None:
+        """Report success, with a JSON result. Raises LeaseLost."""
+        await self.report(Outcome.SUCCEEDED, result=result)
 
     async def fail(self, error: str = "it failed") -> None:
         """Report a failure. Raises LeaseLost."""
@@ -169,8 +175,15 @@ class KitWork:
         """Give the run back, as a worker that shuts down does. Raises LeaseLost."""
         await self.report(Outcome.RELEASED)
 
-    async def report(self, outcome: Outcome, *, error: str | None = None, retry_after: timedelta | None = None) -> None:
+    async def report(
+        self,
+        outcome: Outcome,
+        *,
+        error: str | None = None,
+        retry_after: timedelta | None = None,
+        result: Any = None,
+    ) -> None:
         """Report any outcome. Raises LeaseLost."""
-        report = Report(key=self.claim.key, outcome=outcome, error=error, retry_after=retry_after)
+        report = Report(key=self.claim.key, outcome=outcome, error=error, retry_after=retry_after, result=result)
         if self.claim.key.token not in await self.desk.report([report]):
             raise LeaseLost(self.claim.run_id)

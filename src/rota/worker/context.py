@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self
 from uuid import UUID
@@ -15,7 +15,9 @@ _CHANGE: Final = threading.Lock()
 
 
 class StopFlag:
-    """Set, once and for ever, when an attempt must stop: its lease was lost, its time is up, or the worker leaves.
+    """Set, once and for ever, when an attempt must stop.
+
+    Its lease was lost, its time is up, its run is cancelled, or the worker leaves.
 
     `if run.lease_lost:` asks; `run.lease_lost.wait(5)` waits in a thread; `await run.lease_lost.wait_async()` waits in
     a coroutine. What a handler returns after the flag was set is not recorded.
@@ -85,6 +87,7 @@ class RunContext:
 
     `run_id` stands for the pair (job_id, scheduled_for) and is the same on every attempt: write results under it, and a
     second attempt finds what the first one did. `attempt` counts from 1. `payload` is the job's JSON object.
+    `lease_token` proves that this attempt holds the run: give it to nobody else, and log it nowhere.
     """
 
     job_id: str
@@ -94,6 +97,7 @@ class RunContext:
     run_id: UUID
     payload: dict[str, Any]
     lease_lost: StopFlag
+    lease_token: UUID = field(repr=False)
 
     @classmethod
     def of(cls, claim: Claim) -> Self:
@@ -106,6 +110,7 @@ class RunContext:
             run_id=claim.run_id,
             payload=claim.payload,
             lease_lost=StopFlag(),
+            lease_token=claim.key.token,
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -117,6 +122,7 @@ class RunContext:
             "attempt": self.attempt,
             "run_id": str(self.run_id),
             "payload": self.payload,
+            "lease_token": str(self.lease_token),
         }
 
     @classmethod
@@ -130,4 +136,5 @@ class RunContext:
             run_id=UUID(wire["run_id"]),
             payload=wire["payload"],
             lease_lost=lease_lost,
+            lease_token=UUID(wire["lease_token"]),
         )

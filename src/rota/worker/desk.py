@@ -18,11 +18,16 @@ class WorkerInfo:
     pool: str
     handlers: frozenset[str]
     concurrency: int
+    tenant_id: str | None = None
+    """The one tenant whose runs it takes; None: those of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """The answer to a renewal: every token asked for is in `renewed` or in `lost`."""
+    """The answer to a renewal: every token asked for is in `renewed` or in `lost`.
+
+    `cancelled` are those of `renewed` whose run somebody wants to end.
+    """
 
     renewed: dict[UUID, datetime]
     lost: frozenset[UUID]
@@ -32,8 +37,11 @@ class Renewal:
 class Desk(Protocol):
     """Claim, renew, report: one conformance suite proves every implementation."""
 
-    async def announce(self, worker: WorkerInfo) -> None:
-        """Say that the worker lives and which handlers it knows. Idempotent; repeated every few seconds."""
+    async def announce(self, worker: WorkerInfo, *, last_claim_at: datetime | None = None) -> bool:
+        """Say that the worker lives and which handlers it knows. Idempotent; repeated every few seconds.
+
+        `last_claim_at` is when its last claim succeeded, or it was full. True asks it to claim no more.
+        """
         ...
 
     async def claim(self, worker: WorkerInfo, *, limit: int) -> list[Claim]:

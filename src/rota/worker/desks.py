@@ -2,11 +2,23 @@
 
 from rota.errors import InvalidInput
 from rota.worker.desk import Desk
-from rota.worker.local import LocalDesk
 
 
-async def open_desk(url: str) -> Desk:
-    """Return a desk with connections of its own. Raises InvalidInput, DatabaseUnavailable."""
+async def open_desk(url: str, token: str | None = None, tenant: str | None = None, *, insecure: bool = False) -> Desk:
+    """Return a desk with connections of its own. All but the URL is for the address of an API, as `rota.Client` has it.
+
+    Raises InvalidInput, DatabaseUnavailable.
+    """
+    # Imported when known: the heart of a worker over HTTP needs no database driver, that of another no HTTP.
     if url.startswith(("postgresql://", "postgres://")):
+        from rota.worker.local import LocalDesk
+
         return await LocalDesk.connect(url)
-    raise InvalidInput("url", "is not the address of a database", hint="give postgresql://user@host/database")
+    if url.startswith(("http://", "https://")):
+        from rota.client import Client
+        from rota.worker.rest import RestDesk
+
+        return RestDesk(Client(url, token, tenant=tenant, insecure=insecure), owns_client=True)
+    raise InvalidInput(
+        "url", "is the address of no database and no API", hint="give postgresql://user@host/database or https://host"
+    )

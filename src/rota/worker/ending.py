@@ -33,11 +33,12 @@ _MACHINERY: Final = (os.path.dirname(__file__) + os.sep, os.path.dirname(asyncio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What became of one call. `error` is cleaned and bounded; `retry_after` is set with `snoozed` only."""
+    """What became of one call, in a Report's words. `error` is cleaned and bounded, `result` has been checked."""
 
     outcome: Outcome
     error: str | None = None
     retry_after: timedelta | None = None
+    result: Any = None
 
 
 class PlainFailure(Exception):
@@ -47,9 +48,9 @@ class PlainFailure(Exception):
 SUCCEEDED: Final = Ending(outcome=Outcome.SUCCEEDED)
 
 
-def failed(text: str) -> Ending:
+def failed(text: str, *, retry_after: timedelta | None = None) -> Ending:
     """Return a failure with that text, cleaned and without passwords."""
-    return Ending(outcome=Outcome.FAILED, error=error_text(text))
+    return Ending(outcome=Outcome.FAILED, error=error_text(text), retry_after=retry_after)
 
 
 def call(function: Callable[..., Any], *arguments: object) -> Ending:

@@ -45,6 +45,9 @@ class Executor:
 
     async def _run(self, live: LiveAttempt) -> Ending:
         handler = live.handler
+        if handler.takes_claim:
+            ending: Ending = await handler.function(live.claim, live.context)
+            return ending
         arguments = (live.context,) if handler.takes_run else ()
         if handler.isolation == "async":
             await handler.function(*arguments)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
+from rota.domain.http_target import HTTP, handler_key, looks_like_a_url
 from rota.errors import InvalidInput, NotFound
 
 Isolation = Literal["async", "thread", "process"]
@@ -20,13 +21,15 @@ NAME_LIMIT: Final = 200
 class Handler:
     """A function that carries out runs. `takes_run` tells whether it wants the run as its argument.
 
-    `isolation` says where it runs: in the worker's event loop, in a thread of it, or in a child process.
+    `isolation` says where it runs: in the worker's event loop, in a thread of it, or in a child process. With
+    `takes_claim` it is a coroutine function of Rota's own, which takes the claim and the run and returns an Ending.
     """
 
     name: str
     function: Callable[..., Any]
     isolation: Isolation
     takes_run: bool
+    takes_claim: bool = False
 
     @property
     def is_async(self) -> bool:
@@ -72,12 +75,12 @@ class HandlerRegistry:
         return handler
 
     def get(self, name: str) -> Handler | None:
-        """Return the handler of that name; None if there is none."""
-        return self._handlers.get(name)
+        """Return the handler of that name, or of a URL's key; None if there is none."""
+        return self._handlers.get(handler_key(name))
 
     def resolve(self, name: str) -> Handler:
         """Return the handler of that name. Raises NotFound."""
-        handler = self._handlers.get(name)
+        handler = self.get(name)
         if handler is None:
             known = ", ".join(sorted(self._handlers)) or "none"
             raise NotFound(f"no handler is called {name!r}", hint=f"known handlers: {known}")
@@ -103,6 +106,10 @@ def _check_name(name: str) -> None:
     if name == SHELL or name.startswith(f"{SHELL}:"):
         raise InvalidInput(
             "handler", f"{name!r} is reserved for shell commands", hint="choose another name for this function"
+        )
+    if name == HTTP or looks_like_a_url(name):
+        raise InvalidInput(
+            "handler", f"{name!r} is reserved for HTTP targets", hint="choose another name for this function"
         )
 
 

@@ -104,11 +104,23 @@ class _Lease:
 class ProcessHeart:
     """The heart as a process of its own. `url` names the desk; it travels by the pipe, where no `ps` shows it.
 
-    `opener` is the "module:function" that opens a desk from the URL.
+    `token`, `tenant` and `insecure` are for the address of an API, as `rota.Client` takes them. `opener` is the
+    "module:function" that opens a desk from the URL and those of them that are given.
     """
 
-    def __init__(self, url: str, *, opener: str = DESK_OPENER, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        tenant: str | None = None,
+        insecure: bool = False,
+        opener: str = DESK_OPENER,
+        clock: Clock | None = None,
+    ) -> None:
         self._url = url
+        options = {"token": token, "tenant": tenant, "insecure": insecure}
+        self._options = {name: value for name, value in options.items() if value}
         self._opener = opener
         self._clock = clock or SystemClock()
         self._leases: dict[UUID, _Lease] = {}
@@ -240,7 +252,8 @@ class ProcessHeart:
         self._silence = -START_TIME
         self._new = dict(self._leases)
         self._gone = []
-        self._write({"url": self._url, "opener": self._opener, "worker_pid": os.getpid(), "path": sys.path})
+        desk = {"url": self._url, "options": self._options, "opener": self._opener}
+        self._write({**desk, "worker_pid": os.getpid(), "path": sys.path})
         self._write({"guard": list(self._groups)})
         self._flush()
         return reader

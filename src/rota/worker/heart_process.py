@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from rota.clock import SystemClock
 from rota.domain.attempt import LeaseKey, Outcome, Report
@@ -50,6 +50,7 @@ class HeartProcess:
 
     def __init__(self, hello: frames.Message, writer: asyncio.WriteTransport) -> None:
         self._url: str = hello["url"]
+        self._options: dict[str, Any] = hello["options"]
         self._opener: str = hello["opener"]
         self._worker_pid: int = hello["worker_pid"]
         self._writer = writer
@@ -147,23 +148,27 @@ class HeartProcess:
                     await self._desk.close()
 
     async def _surrender(self, outcome: Outcome) -> None:
+        """Give every lease back. A batch that fails is tried again after the others, which need not wait for it."""
         error = _WORKER_GONE if outcome is Outcome.LOST else None
-        for batch in _batches(self._book.keys()):
-            reports = [Report(key=key, outcome=outcome, error=error) for key in batch]
-            while True:
+        waiting = _batches(self._book.keys())
+        while waiting:
+            failed, delay = [], 0.0
+            for batch in waiting:
                 try:
                     desk = await self._open()
                     async with asyncio.timeout(CALL_TIME):
-                        await desk.report(reports)
-                    break
+                        await desk.report([Report(key=key, outcome=outcome, error=error) for key in batch])
                 except Exception as problem:
-                    await self._clock.sleep(await self._after(problem))
+                    failed.append(batch)
+                    delay = await self._after(problem)
+            waiting = failed
+            await self._clock.sleep(delay)
 
     async def _open(self) -> Desk:
         if self._desk is None:
             module, _, name = self._opener.partition(":")
             # In a thread: an import that takes long must not look like a heart that hangs.
-            opened = getattr(await asyncio.to_thread(importlib.import_module, module), name)(self._url)
+            opened = getattr(await asyncio.to_thread(importlib.import_module, module), name)(self._url, **self._options)
             async with asyncio.timeout(OPEN_TIME):
                 desk: Desk = await opened if inspect.isawaitable(opened) else opened
             self._desk = desk

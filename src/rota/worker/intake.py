@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
@@ -73,13 +74,19 @@ class Intake:
         self._free_slots = free_slots
         self._begin = begin
         self._announced = asyncio.Event()
+        self._may_claim = asyncio.Event()
+        self._may_claim.set()
+        self._claimed_at: datetime | None = None
 
     async def announce(self) -> None:
-        """Say every few seconds that the worker lives, until cancelled."""
+        """Say every few seconds that the worker lives, until cancelled; follow what the desk says of claiming."""
         backoff = Backoff()
         while True:
             try:
-                await self._desk.announce(self._info)
+                if self._free_slots() <= 0:
+                    # A full worker need not claim, and is as well as one that does.
+                    self._claimed_at = self._clock.now()
+                self._obey(drain=await self._desk.announce(self._info, last_claim_at=self._claimed_at))
                 backoff.reset()
                 delay = ANNOUNCE_INTERVAL
             except Exception as error:
@@ -94,6 +101,9 @@ class Intake:
         # A worker is known before it takes anything, unless the desk cannot be told.
         await self._unless_draining(self._announced.wait())
         while not self._stop.draining.is_set():
+            if not self._may_claim.is_set():
+                await self._unless_draining(self._may_claim.wait())
+                continue
             self._room.clear()
             wanted = min(self._free_slots(), CLAIM_LIMIT)
             if wanted <= 0:
@@ -102,6 +112,7 @@ class Intake:
             try:
                 claims = await self._claim(wanted)
                 backoff.reset()
+                self._claimed_at = self._clock.now()
                 if claims:
                     patience = BUSY_WAIT
                 if claims and self._begin(claims):
@@ -111,6 +122,17 @@ class Intake:
                     patience = min(IDLE_WAIT, patience * 2)
             except Exception as error:
                 await self._clock.wait(self._stop.draining, self._postpone("claim", backoff, error))
+
+    def _obey(self, *, drain: bool) -> None:
+        """Claim, or no more until told otherwise: a worker that an operator drains finishes what it has, and stays."""
+        if drain == self._may_claim.is_set():
+            _log.info(
+                "worker.paused_by_operator" if drain else "worker.resumed_by_operator", worker=self._info.worker_id
+            )
+        if drain:
+            self._may_claim.clear()
+        else:
+            self._may_claim.set()
 
     async def _claim(self, limit: int) -> list[Claim]:
         """Claim. A drain does not interrupt it: what the desk hands out must be taken, or given back."""

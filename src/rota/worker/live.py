@@ -64,7 +64,13 @@ class LiveAttempt:
 
     def report(self, ending: Ending) -> Report:
         """Return the report of a call that ended by itself."""
-        return Report(key=self.claim.key, outcome=ending.outcome, error=ending.error, retry_after=ending.retry_after)
+        return Report(
+            key=self.claim.key,
+            outcome=ending.outcome,
+            error=ending.error,
+            retry_after=ending.retry_after,
+            result=ending.result,
+        )
 
     def report_of_stop(self) -> Report | None:
         """Return the report of an attempt that was stopped; None after a lost lease: then nothing may be said."""
@@ -77,5 +83,6 @@ class LiveAttempt:
             return Report(
                 key=self.claim.key, outcome=Outcome.TIMED_OUT, error=f"no result within {seconds:g} s: {told}"
             )
-        error = "cancelled on request" if self.stop is Stop.CANCELLED else None
-        return Report(key=self.claim.key, outcome=Outcome.RELEASED, error=error)
+        if self.stop is Stop.CANCELLED:
+            return Report(key=self.claim.key, outcome=Outcome.CANCELLED, error="cancelled on request")
+        return Report(key=self.claim.key, outcome=Outcome.RELEASED)

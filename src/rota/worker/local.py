@@ -1,23 +1,17 @@
 """The desk of a worker that reaches the database itself."""
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Final
+from datetime import datetime
 from uuid import UUID
 
 from rota.clock import Clock, DatabaseClock
 from rota.domain.attempt import Claim, LeaseKey, Report
-from rota.domain.zones import tzdata_version
 from rota.services.completion import Completion
 from rota.services.dispatch import Dispatch
+from rota.services.fleet import Fleet
 from rota.services.hints import Hint, Hints, pool_topic
-from rota.store import workers
 from rota.store.database import Database
-from rota.version import VERSION
 from rota.worker.desk import Renewal, WorkerInfo
-
-ANNOUNCED_FOR: Final = timedelta(seconds=15)
-"""How long a worker counts as live after it said so: three announcements."""
 
 
 class LocalDesk:
@@ -29,6 +23,7 @@ class LocalDesk:
         self._hints = hints
         self._dispatch = Dispatch(database, clock)
         self._completion = Completion(database, clock, hints)
+        self._fleet = Fleet(database, clock)
         self._ready: dict[str, Hint] = {}
         self._owns_database = owns_database
 
@@ -40,37 +35,41 @@ class LocalDesk:
         await database.measure(clock)
         return cls(database, clock, Hints(database, clock), owns_database=True)
 
-    async def announce(self, worker: WorkerInfo) -> None:
-        now = self._clock.now()
-        await workers.announce(
-            self._database,
+    async def announce(self, worker: WorkerInfo, *, last_claim_at: datetime | None = None) -> bool:
+        return await self._fleet.announce(
             instance=worker.instance,
             worker_id=worker.worker_id,
             pool=worker.pool,
             handlers=sorted(worker.handlers),
             concurrency=worker.concurrency,
-            now=now,
-            expires_at=now + ANNOUNCED_FOR,
-            version=VERSION,
-            tzdata=tzdata_version(),
+            tenant_id=worker.tenant_id,
+            last_claim_at=last_claim_at,
         )
 
     async def claim(self, worker: WorkerInfo, *, limit: int) -> list[Claim]:
         return await self._dispatch.claim(
-            worker_id=worker.worker_id, pool=worker.pool, handlers=worker.handlers, limit=limit
+            worker_id=worker.worker_id,
+            pool=worker.pool,
+            handlers=worker.handlers,
+            limit=limit,
+            tenant_id=worker.tenant_id,
         )
 
     async def renew(self, keys: Sequence[LeaseKey]) -> Renewal:
         if isinstance(self._clock, DatabaseClock) and self._owns_database:
             await self._database.measure(self._clock)
-        renewed = await self._completion.renew(keys)
-        return Renewal(renewed=renewed, lost=frozenset(key.token for key in keys if key.token not in renewed))
+        held = await self._completion.renew(keys)
+        return Renewal(
+            renewed={token: lease.expires_at for token, lease in held.items()},
+            lost=frozenset(key.token for key in keys if key.token not in held),
+            cancelled=frozenset(token for token, lease in held.items() if lease.cancel),
+        )
 
     async def report(self, reports: Sequence[Report]) -> frozenset[UUID]:
-        return await self._completion.report(reports)
+        return frozenset(await self._completion.report(reports))
 
     async def retire(self, worker: WorkerInfo) -> None:
-        await workers.retire(self._database, worker.instance)
+        await self._fleet.retire(worker.instance, tenant_id=worker.tenant_id)
 
     async def wait_for_work(self, worker: WorkerInfo, *, timeout: float) -> None:
         hint = self._ready.get(worker.pool)

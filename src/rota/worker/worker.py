@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
@@ -27,6 +27,9 @@ from rota.worker.live import LiveAttempt, Stop
 from rota.worker.reporter import Ended, Reporter
 from rota.worker.shell import shell_handler
 from rota.worker.threads import ThreadSlots
+
+if TYPE_CHECKING:
+    from rota.worker.http_target import HttpHandler
 
 DRAIN_TIME: Final = timedelta(seconds=30)
 
@@ -48,8 +51,9 @@ _log = structlog.get_logger(__name__)
 class Worker:
     """One worker: `run` works until `request_stop` is called, or the caller cancels it.
 
-    `info.handlers` is what the worker asks for; with `allow_shell` it knows shell commands too. `target` tells child
-    processes where the app is. `on_event` is called in the event loop when an attempt starts and when it has ended.
+    `info.handlers` is what the worker asks for; with `allow_shell` it knows shell commands too. With `http` it knows
+    HTTP targets, and closes that at its end. `target` tells child processes where the app is. `on_event` is called in
+    the event loop when an attempt starts and when it has ended.
     """
 
     def __init__(
@@ -63,10 +67,14 @@ class Worker:
         drain_time: timedelta = DRAIN_TIME,
         target: str | None = None,
         allow_shell: bool = False,
+        http: "HttpHandler | None" = None,
         on_event: Callable[[RunEvent], None] | None = None,
     ) -> None:
         self._desk = desk
         self._registry = registry.plus(shell_handler(heart)) if allow_shell else registry
+        if http is not None:
+            self._registry = self._registry.plus(http.as_handler())
+        self._http = http
         self._info = replace(info, handlers=info.handlers | (self._registry.names - registry.names))
         self._clock = clock
         self._heart = heart
@@ -283,6 +291,8 @@ class Worker:
             await first_of(asyncio.gather(*tasks, return_exceptions=True), leaving, timeout=STOP_GRACE)
         await (self._children.kill_all() if leaving.is_set() else self._children.close())
         self._threads.close()
+        if self._http is not None:
+            await self._http.close()
         for live in rest:
             self._settle(live, live.report_of_stop())
         await self._bring_in_reports()

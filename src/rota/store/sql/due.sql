@@ -4,7 +4,7 @@
 -- already, which stay as long as an old transaction pins them.
 SELECT d.shard, d.job_uid, d.next_run_at, d.next_slot, d.version,
        j.schedule, j.misfire, j.misfire_grace_ms, j.jitter_ms, j.overlap, j.start_deadline_ms,
-       j.priority, j.pool, j.handler
+       j.priority, j.pool, rota.handler_key(j.handler) AS handler, j.tenant_id
   FROM unnest($shards::smallint[]) sh
  CROSS JOIN LATERAL (
        SELECT shard, job_uid, next_run_at, next_slot, version FROM rota.schedule
@@ -47,8 +47,8 @@ advanced AS (
 wanted AS MATERIALIZED (
   SELECT r.* FROM unnest($run_shards::smallint[], $run_job_uids::bigint[], $run_slots::timestamptz[],
                          $run_available_ats::timestamptz[], $run_ranks::bigint[], $run_gates::text[],
-                         $run_pools::text[], $run_handlers::text[])
-                  r (shard, job_uid, scheduled_for, available_at, rank, gate, pool, handler)
+                         $run_pools::text[], $run_handlers::text[], $run_tenants::text[])
+                  r (shard, job_uid, scheduled_for, available_at, rank, gate, pool, handler, tenant_id)
     JOIN advanced a ON a.shard = r.shard AND a.job_uid = r.job_uid),
 made AS (
   INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
@@ -56,8 +56,9 @@ made AS (
   ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING
   RETURNING shard, job_uid, scheduled_for),
 queued AS (
-  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
-  SELECT w.shard, w.job_uid, w.scheduled_for, w.rank, w.available_at, 0, w.gate, w.pool, w.handler FROM wanted w
+  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
+  SELECT w.shard, w.job_uid, w.scheduled_for, w.rank, w.available_at, 0, w.gate, w.pool, w.handler,
+         w.tenant_id FROM wanted w
    WHERE NOT (w.shard, w.job_uid, w.scheduled_for) NOT IN (SELECT shard, job_uid, scheduled_for FROM made)),
 noted AS (
   INSERT INTO rota.skipped AS z (shard, job_uid, first_slot, last_slot, slots, reason, policy, recorded_at)

@@ -43,7 +43,7 @@ RETURNING shard, job_uid;
 
 -- name: reroute_pending
 -- Waiting runs follow an edit of their job: pool and handler are the job's, the rank moves by the priority's change.
-UPDATE rota.pending p SET pool = e.pool, handler = e.handler, rank = p.rank + e.rank_change,
+UPDATE rota.pending p SET pool = e.pool, handler = rota.handler_key(e.handler), rank = p.rank + e.rank_change,
        gate = CASE p.gate WHEN 'handler' THEN 'open' ELSE p.gate END
   FROM unnest($shards::smallint[], $job_uids::bigint[], $pools::text[], $handlers::text[], $rank_changes::bigint[])
        e (shard, job_uid, pool, handler, rank_change)
@@ -56,21 +56,74 @@ SELECT j.*, s.next_run_at, s.next_slot, s.since
  WHERE j.shard = $shard AND j.job_uid = $job_uid AND j.deleted_at IS NULL;
 
 -- name: list_jobs
--- One page of a tenant's jobs in the order of their ids, after a given id.
+-- One page of a tenant's jobs in the order of their ids: those after $after, from $low on and before $upto. Each shard
+-- gives its first ones by the index over the names, so that nothing is sorted but what the shards give; only the rows
+-- of the page itself are read whole.
 SELECT j.*, s.next_run_at, s.next_slot, s.since
-  FROM rota.job j LEFT JOIN rota.schedule s ON s.shard = j.shard AND s.job_uid = j.job_uid
- WHERE j.tenant_id = $tenant_id AND j.deleted_at IS NULL AND j.job_id > $after
-   AND ($prefix = '' OR starts_with(j.job_id, $prefix))
- ORDER BY j.job_id LIMIT $limit;
+  FROM (
+       SELECT k.shard, k.job_uid, k.job_id FROM unnest($shards::smallint[]) sh
+        CROSS JOIN LATERAL (
+              SELECT x.shard, x.job_uid, x.job_id FROM rota.job x
+               WHERE x.shard = sh AND x.tenant_id = $tenant_id AND x.job_id > $after AND x.job_id >= $low
+                 AND x.job_id < $upto AND x.deleted_at IS NULL
+                 AND ($handler = '' OR x.handler = $handler)
+                 AND ($label = '' OR x.labels ? $label)
+                 AND ($label_value::text IS NULL OR x.labels ->> $label = $label_value)
+                 AND ($enabled::boolean IS NULL OR (x.paused_at IS NULL AND x.quarantined IS NULL) = $enabled)
+               ORDER BY x.job_id LIMIT $limit) k
+        ORDER BY k.job_id LIMIT $limit) p
+ CROSS JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = p.shard AND x.job_uid = p.job_uid LIMIT 1) j
+  LEFT JOIN LATERAL (SELECT next_run_at, next_slot, since FROM rota.schedule x
+                      WHERE x.shard = p.shard AND x.job_uid = p.job_uid LIMIT 1) s ON true
+ ORDER BY p.job_id;
+
+-- name: count_jobs
+-- How many jobs a tenant has, counted no further than $bound.
+SELECT count(*) AS jobs FROM (
+  SELECT FROM unnest($shards::smallint[]) sh
+   CROSS JOIN LATERAL (
+         SELECT FROM rota.job x WHERE x.shard = sh AND x.tenant_id = $tenant_id AND x.deleted_at IS NULL
+          LIMIT $bound) l
+   LIMIT $bound) c;
 
 -- name: set_pause
 -- Pause or (with NULLs) resume; the caller holds the row's lock and writes the schedule in the same transaction.
-UPDATE rota.job SET paused_at = $paused_at, pause_reason = $reason, version = version + 1, updated_at = $now
+UPDATE rota.job SET paused_at = $paused_at::timestamptz, pause_reason = $reason, resume_at = $resume_at::timestamptz,
+       version = version + 1, updated_at = $now
  WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL
 RETURNING version;
 
+-- name: amend_pause
+-- Give the pause of a job that is paused another reason and another end.
+UPDATE rota.job SET pause_reason = $reason, resume_at = $resume_at::timestamptz, updated_at = $now
+ WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL AND paused_at IS NOT NULL
+RETURNING version;
+
+-- name: due_resumes
+-- Paused jobs whose time to run again has come.
+SELECT tenant_id, job_id FROM rota.job
+ WHERE resume_at <= $now AND paused_at IS NOT NULL AND deleted_at IS NULL ORDER BY resume_at LIMIT $limit;
+
+-- name: make_missed
+-- Make the runs of slots that a pause held back; a slot that somebody triggered meanwhile has its run. The caller holds
+-- the job's lock.
+WITH wanted AS MATERIALIZED (
+  SELECT * FROM unnest($slots::timestamptz[], $available_ats::timestamptz[], $ranks::bigint[], $gates::text[])
+                w (scheduled_for, available_at, rank, gate)),
+made AS (
+  INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
+  SELECT $shard, $job_uid, scheduled_for, $now, 'schedule' FROM wanted
+  ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING
+  RETURNING scheduled_for)
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
+SELECT $shard, $job_uid, w.scheduled_for, w.rank, w.available_at, 0, w.gate, $pool, rota.handler_key($handler),
+       $tenant_id
+  FROM wanted w WHERE NOT (w.scheduled_for NOT IN (SELECT scheduled_for FROM made))
+RETURNING scheduled_for;
+
 -- name: mark_deleted
-UPDATE rota.job SET deleted_at = $now, version = version + 1, updated_at = $now, paused_at = NULL, pause_reason = NULL
+UPDATE rota.job SET deleted_at = $now, version = version + 1, updated_at = $now, paused_at = NULL, pause_reason = NULL,
+       resume_at = NULL
  WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL
 RETURNING version;
 
@@ -87,9 +140,11 @@ UPDATE rota.run r SET outcome = 'cancelled', finished_at = $now, attempt = gone.
 RETURNING r.scheduled_for;
 
 -- name: note_skipped
--- Enter one range of slots into the slot ledger; one that begins like an earlier one extends it.
+-- Enter ranges of a job's slots into the slot ledger; one that begins like an earlier one extends it.
 INSERT INTO rota.skipped AS z (shard, job_uid, first_slot, last_slot, slots, reason, policy, recorded_at)
-VALUES ($shard, $job_uid, $first_slot, $last_slot, $slots, $reason, $policy::jsonb, $now)
+SELECT $shard, $job_uid, k.first_slot, k.last_slot, k.slots, k.reason, $policy::jsonb, $now
+  FROM unnest($firsts::timestamptz[], $lasts::timestamptz[], $counts::integer[], $reasons::text[])
+       k (first_slot, last_slot, slots, reason)
 ON CONFLICT (shard, job_uid, first_slot) DO UPDATE SET last_slot = excluded.last_slot, slots = excluded.slots
   WHERE z.last_slot < excluded.last_slot
 RETURNING first_slot;

@@ -2,60 +2,206 @@
 -- Make one run on request. No row: the slot is taken, since a slot is a run's identity, or the job is deleted. The job's
 -- row is locked against an edit or a delete, whose own sweep over the waiting runs could not see this one.
 WITH live AS (
-  SELECT shard, job_uid, pool, handler FROM rota.job
+  SELECT shard, job_uid, pool, rota.handler_key(handler) AS handler, tenant_id FROM rota.job
    WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL FOR SHARE),
 made AS (
   INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
   SELECT shard, job_uid, $scheduled_for, $now, 'manual', $payload::jsonb FROM live
   ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING
-  RETURNING shard, job_uid, scheduled_for)
-INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
-SELECT m.shard, m.job_uid, m.scheduled_for, $rank, $available_at, 0, $gate, live.pool, live.handler
+  RETURNING shard, job_uid, scheduled_for),
+noted AS (
+  INSERT INTO rota.audit (tenant_id, at, audit_id, actor, action, subject, after)
+  SELECT live.tenant_id, $now, $audit_id, $actor, 'run.triggered', rota.run_id(m.job_uid, m.scheduled_for)::text,
+         $facts::jsonb
+    FROM made m JOIN live ON live.shard = m.shard AND live.job_uid = m.job_uid)
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
+SELECT m.shard, m.job_uid, m.scheduled_for, $rank, $available_at, 0, $gate, live.pool, live.handler, live.tenant_id
   FROM made m JOIN live ON live.shard = m.shard AND live.job_uid = m.job_uid
 RETURNING pool;
 
+-- name: hold_key
+-- Let a key stand for a request, in the transaction that makes its run. No row: it stands for one already.
+INSERT INTO rota.idempotency (tenant_id, key, request_hash, run_id, created_at)
+VALUES ($tenant_id, $key, rota.request_hash($job_id, $scheduled_for, $payload::jsonb), $run_id, $now)
+ON CONFLICT (tenant_id, key) DO NOTHING
+RETURNING run_id;
+
+-- name: point_key
+-- The run of a key that this transaction holds got another slot than was tried first.
+UPDATE rota.idempotency SET run_id = $run_id WHERE tenant_id = $tenant_id AND key = $key RETURNING run_id;
+
+-- name: find_key
+-- The run that a key stands for, and whether it stands for this very request.
+SELECT run_id, created_at,
+       request_hash = rota.request_hash($job_id, $scheduled_for, $payload::jsonb) AS is_same
+  FROM rota.idempotency WHERE tenant_id = $tenant_id AND key = $key;
+
+-- name: forget_keys
+-- Forget keys that were made before an instant, oldest first.
+DELETE FROM rota.idempotency
+ WHERE created_at < $before
+   AND ctid = ANY (ARRAY (SELECT ctid FROM rota.idempotency WHERE created_at < $before ORDER BY created_at LIMIT $limit))
+RETURNING tenant_id;
+
 -- name: replay_dead
--- Send dead letters back to the queue with the attempts they have had. A run that is no dead letter (any more), or whose
--- job is deleted, is left out.
-WITH live AS (
-  SELECT k.shard, k.job_uid, k.scheduled_for, j.priority, j.pool, j.handler
-    FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[]) k (shard, job_uid, scheduled_for)
+-- Send dead letters back to the queue with the attempts they have had. A run that is no dead letter (any more), whose
+-- job is deleted, or which is not the given tenant's, is left out. Letters are taken by ctid: two that replay the same
+-- ones lock them in one order.
+WITH live AS MATERIALIZED (
+  SELECT k.shard, k.job_uid, k.scheduled_for, k.available_at, k.rank_at, k.gate, k.audit_id, j.priority, j.pool,
+         rota.handler_key(j.handler) AS handler, j.tenant_id, j.job_id
+    FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $available_ats::timestamptz[],
+                $rank_ats::bigint[], $gates::text[], $audit_ids::uuid[])
+         k (shard, job_uid, scheduled_for, available_at, rank_at, gate, audit_id)
     JOIN rota.job j ON j.shard = k.shard AND j.job_uid = k.job_uid
-   WHERE j.deleted_at IS NULL FOR SHARE OF j),
+   WHERE j.deleted_at IS NULL AND ($tenant_id::text IS NULL OR j.tenant_id = $tenant_id) FOR SHARE OF j),
 raised AS (
-  DELETE FROM rota.dead d USING live
-   WHERE d.shard = live.shard AND d.job_uid = live.job_uid AND d.scheduled_for = live.scheduled_for
-  RETURNING d.shard, d.job_uid, d.scheduled_for, live.priority, live.pool, live.handler),
+  DELETE FROM rota.dead WHERE ctid = ANY (ARRAY (
+    SELECT letter.ctid FROM live
+     CROSS JOIN LATERAL (
+           SELECT d.ctid FROM rota.dead d
+            WHERE d.shard = live.shard AND d.job_uid = live.job_uid AND d.scheduled_for = live.scheduled_for
+            LIMIT 1) letter))
+  RETURNING shard, job_uid, scheduled_for),
 reopened AS (
-  UPDATE rota.run r SET outcome = NULL, finished_at = NULL
+  UPDATE rota.run r SET outcome = NULL, finished_at = NULL, reason = NULL
     FROM raised d
-   WHERE r.shard = d.shard AND r.job_uid = d.job_uid AND r.scheduled_for = d.scheduled_for AND r.outcome = 'dead'
-  RETURNING r.shard, r.job_uid, r.scheduled_for, r.attempt, d.priority, d.pool, d.handler)
-INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler)
-SELECT shard, job_uid, scheduled_for, $rank_at - priority * $ageing_ms::bigint, $now, attempt, 'open', pool, handler
-  FROM reopened
-RETURNING shard, job_uid, scheduled_for;
+   CROSS JOIN LATERAL (
+         SELECT x.tableoid, x.ctid FROM rota.run x
+          WHERE x.shard = d.shard AND x.job_uid = d.job_uid AND x.scheduled_for = d.scheduled_for LIMIT 1) at
+   WHERE r.scheduled_for = d.scheduled_for AND r.tableoid = at.tableoid AND r.ctid = at.ctid AND r.outcome = 'dead'
+  RETURNING r.shard, r.job_uid, r.scheduled_for, r.attempt),
+noted AS (
+  INSERT INTO rota.audit (tenant_id, at, audit_id, actor, action, subject, after)
+  SELECT live.tenant_id, $now, live.audit_id, $actor, 'run.replayed', rota.run_id(o.job_uid, o.scheduled_for)::text,
+         jsonb_build_object('job_id', live.job_id, 'attempt', o.attempt)
+    FROM reopened o
+    JOIN live ON live.shard = o.shard AND live.job_uid = o.job_uid AND live.scheduled_for = o.scheduled_for)
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
+SELECT o.shard, o.job_uid, o.scheduled_for, live.rank_at - live.priority * $ageing_ms::bigint, live.available_at, o.attempt,
+       live.gate, live.pool, live.handler, live.tenant_id
+  FROM reopened o
+  JOIN live ON live.shard = o.shard AND live.job_uid = o.job_uid AND live.scheduled_for = o.scheduled_for
+RETURNING shard, job_uid, scheduled_for, available_at, pool, gate;
+
+-- name: matching_dead
+-- A tenant's dead letters that a filter means and whose jobs still exist, the longest dead first.
+SELECT d.job_uid, d.scheduled_for
+  FROM rota.dead d JOIN rota.job j ON j.shard = d.shard AND j.job_uid = d.job_uid
+ WHERE d.tenant_id = $tenant_id AND d.died_at >= $since AND d.died_at < $until AND j.deleted_at IS NULL
+   AND ($job_id = '' OR j.job_id = $job_id) AND ($handler = '' OR j.handler = $handler)
+   AND ($label = '' OR CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
+                            ELSE j.labels ->> $label = $label_value END)
+   AND ($error = '' OR strpos(lower((
+        SELECT a.error FROM rota.attempt a
+         WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
+         ORDER BY a.ended_at DESC LIMIT 1)), lower($error)) > 0)
+ ORDER BY d.died_at, d.job_uid, d.scheduled_for LIMIT $limit;
+
+-- name: cancel_run
+-- End a run that waits, or ask for the end of one that runs. No row: there is no such run, or it is not the given
+-- tenant's. Neither done, and no outcome: it was claimed or put back at this very moment, so ask again.
+WITH subject AS (
+  SELECT r.outcome, r.job_uid, r.scheduled_for, coalesce(j.tenant_id, '') AS tenant_id, j.job_id
+    FROM rota.run r LEFT JOIN rota.job j ON j.shard = r.shard AND j.job_uid = r.job_uid
+   WHERE r.shard = $shard AND r.job_uid = $job_uid AND r.scheduled_for = $scheduled_for
+     AND ($tenant_id::text IS NULL OR j.tenant_id = $tenant_id)),
+gone AS (
+  DELETE FROM rota.pending
+   WHERE shard = $shard AND job_uid = $job_uid AND scheduled_for = $scheduled_for AND EXISTS (SELECT FROM subject)
+  RETURNING attempt),
+finished AS (
+  UPDATE rota.run r SET outcome = 'cancelled', finished_at = $now, attempt = gone.attempt, reason = $reason
+    FROM gone
+   WHERE r.shard = $shard AND r.job_uid = $job_uid AND r.scheduled_for = $scheduled_for AND r.outcome IS NULL
+  RETURNING r.scheduled_for),
+asked AS (
+  UPDATE rota.lease SET cancel_requested_at = coalesce(cancel_requested_at, $now)
+   WHERE shard = $shard AND job_uid = $job_uid AND scheduled_for = $scheduled_for AND EXISTS (SELECT FROM subject)
+  RETURNING cancel_requested_at = $now AS is_new),
+noted AS (
+  INSERT INTO rota.audit (tenant_id, at, audit_id, actor, action, subject, after)
+  SELECT s.tenant_id, $now, $audit_id, $actor, what.action, rota.run_id(s.job_uid, s.scheduled_for)::text,
+         jsonb_build_object('job_id', s.job_id)
+    FROM subject s
+   CROSS JOIN (SELECT 'run.cancelled' AS action FROM finished
+               UNION ALL SELECT 'run.cancel_requested' FROM asked WHERE is_new) what)
+SELECT outcome, EXISTS (SELECT FROM finished) AS is_cancelled, EXISTS (SELECT FROM asked) AS is_asked FROM subject;
 
 -- name: get_run
-SELECT * FROM rota.job_run WHERE shard = $shard AND job_uid = $job_uid AND scheduled_for = $scheduled_for;
+-- One run, with the error of its last ended attempt.
+SELECT v.*, d.died_at,
+       (SELECT a.error FROM rota.attempt a
+         WHERE a.shard = $shard AND a.job_uid = $job_uid AND a.scheduled_for = $scheduled_for
+         ORDER BY a.ended_at DESC LIMIT 1) AS error
+  FROM rota.job_run v
+  LEFT JOIN rota.dead d ON d.shard = v.shard AND d.job_uid = v.job_uid AND d.scheduled_for = v.scheduled_for
+ WHERE v.shard = $shard AND v.job_uid = $job_uid AND v.scheduled_for = $scheduled_for
+   AND ($tenant_id::text IS NULL OR v.tenant_id = $tenant_id);
 
 -- name: attempts_of
+-- The last attempts of a run, latest first.
 SELECT attempt, outcome, worker_id, started_at, ended_at, error FROM rota.run_attempt
  WHERE shard = $shard AND job_uid = $job_uid AND scheduled_for = $scheduled_for
- ORDER BY started_at LIMIT $limit;
+ ORDER BY started_at DESC LIMIT $limit;
 
 -- name: runs_of_job
 -- Newest slots first, before a given slot.
-SELECT * FROM rota.job_run
- WHERE shard = $shard AND job_uid = $job_uid AND scheduled_for < $before
-   AND ($state = '' OR state = $state)
- ORDER BY scheduled_for DESC LIMIT $limit;
+SELECT v.*, NULL::timestamptz AS died_at, NULL::text AS error FROM rota.job_run v
+ WHERE v.shard = $shard AND v.job_uid = $job_uid AND v.scheduled_for < $before AND v.tenant_id = $tenant_id
+   AND ($state = '' OR v.state = $state) AND v.created_at >= $since AND v.created_at < $until
+   AND ($handler = '' OR v.handler = $handler)
+   AND ($label = '' OR EXISTS (
+        SELECT FROM rota.job j
+         WHERE j.shard = v.shard AND j.job_uid = v.job_uid
+           AND CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
+                    ELSE j.labels ->> $label = $label_value END))
+   AND ($error = '' OR strpos(lower((
+        SELECT a.error FROM rota.attempt a
+         WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
+         ORDER BY a.ended_at DESC LIMIT 1)), lower($error)) > 0)
+ ORDER BY v.scheduled_for DESC LIMIT $limit;
 
 -- name: recent_runs
--- Runs made since an instant, newest slots first: a wide read for people, bounded by its window.
-SELECT * FROM rota.job_run
- WHERE created_at >= $since AND tenant_id = $tenant_id AND ($state = '' OR state = $state)
- ORDER BY scheduled_for DESC, job_uid LIMIT $limit;
+-- Runs made within a window, newest slots first, before a given place: a wide read for people, bounded by its window.
+SELECT v.*, NULL::timestamptz AS died_at, NULL::text AS error FROM rota.job_run v
+ WHERE v.created_at >= $since AND v.created_at < $until AND v.tenant_id = $tenant_id
+   AND (v.scheduled_for, v.job_uid) < ($before::timestamptz, $before_uid::bigint)
+   AND ($state = '' OR v.state = $state) AND ($handler = '' OR v.handler = $handler)
+   AND ($label = '' OR EXISTS (
+        SELECT FROM rota.job j
+         WHERE j.shard = v.shard AND j.job_uid = v.job_uid
+           AND CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
+                    ELSE j.labels ->> $label = $label_value END))
+   AND ($error = '' OR strpos(lower((
+        SELECT a.error FROM rota.attempt a
+         WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
+         ORDER BY a.ended_at DESC LIMIT 1)), lower($error)) > 0)
+ ORDER BY v.scheduled_for DESC, v.job_uid DESC LIMIT $limit;
+
+-- name: dead_runs
+-- A tenant's dead letters that a filter means, as runs with their last errors: newest slots first, before a given place.
+SELECT v.*, d.died_at,
+       (SELECT a.error FROM rota.attempt a
+         WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
+         ORDER BY a.ended_at DESC LIMIT 1) AS error
+  FROM (
+    SELECT d.shard, d.job_uid, d.scheduled_for, d.died_at
+      FROM rota.dead d JOIN rota.job j ON j.shard = d.shard AND j.job_uid = d.job_uid
+     WHERE d.tenant_id = $tenant_id AND d.died_at >= $since AND d.died_at < $until
+       AND (d.scheduled_for, d.job_uid) < ($before::timestamptz, $before_uid::bigint)
+       AND ($job_id = '' OR j.job_id = $job_id) AND ($handler = '' OR j.handler = $handler)
+       AND ($label = '' OR CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
+                                ELSE j.labels ->> $label = $label_value END)
+       AND ($error = '' OR strpos(lower((
+            SELECT a.error FROM rota.attempt a
+             WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
+             ORDER BY a.ended_at DESC LIMIT 1)), lower($error)) > 0)
+     ORDER BY d.scheduled_for DESC, d.job_uid DESC LIMIT $limit) d
+ CROSS JOIN LATERAL (
+       SELECT * FROM rota.job_run x
+        WHERE x.shard = d.shard AND x.job_uid = d.job_uid AND x.scheduled_for = d.scheduled_for LIMIT 1) v
+ ORDER BY v.scheduled_for DESC, v.job_uid DESC;
 
 -- name: list_dead
 -- A tenant's dead letters, latest first, each with the error of its last attempt.

@@ -1,8 +1,9 @@
 -- name: beat_scheduler
--- Say that this scheduler lives.
-INSERT INTO rota.scheduler (scheduler_id, started_at, expires_at, version, tzdata)
-VALUES ($scheduler_id, $now, $expires_at, $version, $tzdata)
-ON CONFLICT (scheduler_id) DO UPDATE SET expires_at = excluded.expires_at, version = excluded.version, tzdata = excluded.tzdata
+-- Say that this scheduler lives, and when its timer last succeeded.
+INSERT INTO rota.scheduler (scheduler_id, started_at, expires_at, version, tzdata, last_tick_at)
+VALUES ($scheduler_id, $now, $expires_at, $version, $tzdata, $last_tick_at)
+ON CONFLICT (scheduler_id) DO UPDATE SET expires_at = excluded.expires_at, version = excluded.version,
+  tzdata = excluded.tzdata, last_tick_at = coalesce(excluded.last_tick_at, scheduler.last_tick_at)
 RETURNING started_at;
 
 -- name: live_schedulers

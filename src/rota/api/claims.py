@@ -1,0 +1,77 @@
+"""Claims: a worker takes runs, and waits for them if there are none."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.api.calls import Call, Caller, Routes, answer
+from rota.api.polls import POLL_INTERVAL, Poll
+from rota.domain.attempt import Claim
+from rota.domain.job import check_name
+from rota.wire.work import ClaimAnswer, ClaimedRun, ClaimQuestion
+
+
+def register(routes: Routes) -> None:
+    routes.add("POST", "/v1/claims", claim, needs="worker", gives=ClaimAnswer, problems=(409,))
+
+
+async def claim(call: Caller, question: ClaimQuestion, request: Request) -> Response:
+    """Take at most `limit` runs of a pool, waiting up to `wait` seconds for the first one.
+
+    The worker counts as live by this. The same `claim_id` again returns what that claim still holds.
+    """
+    for name, value in (("worker_id", question.worker_id), ("pool", question.pool)):
+        check_name(name, value)
+    for handler in question.handlers:
+        check_name("handlers", handler)
+    async with call.api.polls.listening(request, pool=question.pool, wait=question.wait) as poll:
+        claims = await _take(call, question, poll)
+        call.api.desk.remember(claims)
+        if claims and poll.caller_is_gone and question.claim_id is None:
+            # Nobody knows of these leases, and nobody can ask for them again.
+            await call.api.desk.release(claims)
+    return answer(ClaimAnswer(runs=tuple(map(_document, claims))))
+
+
+async def _take(call: Call, question: ClaimQuestion, poll: Poll) -> list[Claim]:
+    """Look, and look again at each hint, at least every second, as long as the caller waits."""
+    announcements, tenant_id = call.api.announcements, call.works_for
+    while True:
+        poll.begin_look()
+        drains = await announcements.by_claim(question, tenant_id=tenant_id)
+        if question.limit > 0 and not drains:
+            claims = await call.cluster.dispatch.claim(
+                worker_id=question.worker_id,
+                pool=question.pool,
+                handlers=frozenset(question.handlers),
+                limit=question.limit,
+                tenant_id=tenant_id,
+                claim_id=question.claim_id,
+            )
+            announcements.note_claim(question, tenant_id=tenant_id)
+            if claims:
+                return claims
+        if not poll.seconds_left:
+            return []
+        was_hinted = await poll.sleep(at_most=POLL_INTERVAL)
+        if was_hinted and question.limit == 0:
+            return []
+        if not poll.seconds_left and poll.caller_is_gone:
+            return []
+
+
+def _document(claim: Claim) -> ClaimedRun:
+    return ClaimedRun(
+        run_id=claim.run_id,
+        tenant_id=claim.tenant_id,
+        job_id=claim.job_id,
+        scheduled_for=claim.key.scheduled_for,
+        handler=claim.handler,
+        payload=claim.payload,
+        attempt=claim.attempt,
+        max_attempts=claim.max_attempts,
+        lease_token=claim.key.token,
+        claimed_at=claim.claimed_at,
+        lease_expires_at=claim.expires_at,
+        lease_seconds=claim.lease_duration.total_seconds(),
+        timeout_seconds=claim.timeout.total_seconds(),
+    )

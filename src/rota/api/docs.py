@@ -1,0 +1,85 @@
+"""What people read of the API: OpenAPI, a page made from it without outside assets, and every error's explanation."""
+
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+import fastapi_offline
+from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from starlette.responses import HTMLResponse
+from starlette.staticfiles import StaticFiles
+
+from rota.api.job_schema import DEFINITION, SCHEDULE
+from rota.api.problems import ERRORS_PAGE, PROBLEM_SCHEMA, STATUS, every_error, explanation_of
+from rota.errors import RotaError
+from rota.version import VERSION
+
+ASSETS: Final = "/docs/assets"
+DESCRIPTION: Final = (
+    "Rota over HTTP: jobs, runs, and workers in any language. Refusals are problem documents (RFC 9457) with a stable"
+    f" `code`; [{ERRORS_PAGE}]({ERRORS_PAGE}) explains each. Job ids stand percent-encoded in paths."
+)
+
+
+def register(app: FastAPI) -> None:
+    """Add the pages, and let the application describe itself."""
+
+    async def docs_page() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="Rota's API",
+            swagger_js_url=f"{ASSETS}/swagger-ui-bundle.js",
+            swagger_css_url=f"{ASSETS}/swagger-ui.css",
+            swagger_favicon_url=f"{ASSETS}/favicon.png",
+        )
+
+    async def errors_page() -> HTMLResponse:
+        return HTMLResponse(_errors_page())
+
+    static = Path(fastapi_offline.__file__).parent / "static"
+    app.mount(ASSETS, StaticFiles(directory=static), name="assets")
+    app.add_api_route("/docs", docs_page, include_in_schema=False)
+    app.add_api_route(ERRORS_PAGE, errors_page, include_in_schema=False)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # as FastAPI's own documentation does it
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title="Rota", version=VERSION, description=DESCRIPTION, routes=app.routes, openapi_version="3.1.0"
+        )
+        components = schema.setdefault("components", {})
+        schemas = components.setdefault("schemas", {})
+        schemas["Problem"] = PROBLEM_SCHEMA
+        # The wire leaves these to the domain; people and tools want to know more.
+        schemas["PreviewQuestion"]["properties"]["schedule"] = SCHEDULE
+        schemas["JobsBatch"]["properties"]["jobs"]["items"] = {**DEFINITION, "required": ["job_id", "handler"]}
+        components["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer", "description": "rota_..., from `rota token create`."}
+        }
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _errors_page() -> str:
+    entries = []
+    seen = set[str]()
+    for kind in every_error():
+        if kind.code in seen:
+            continue
+        seen.add(kind.code)
+        entries.append(
+            f'<h2 id="{escape(kind.code)}"><code>{escape(kind.code)}</code></h2>'
+            f"<p>HTTP status {_status(kind)}. {escape(explanation_of(kind))}</p>"
+        )
+    style = "body{max-width:44rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui}:target{background:#ffef9e}"
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Errors of Rota</title>'
+        f"<style>{style}</style></head><body><h1>Errors</h1>{''.join(entries)}</body></html>"
+    )
+
+
+def _status(kind: type[RotaError]) -> int:
+    return next(STATUS[base] for base in kind.__mro__ if base in STATUS)

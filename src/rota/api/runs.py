@@ -1,0 +1,101 @@
+"""Runs: ask for one, look, replay, cancel."""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Header, Query
+from pydantic import AwareDatetime
+from starlette.responses import Response
+
+from rota.api.calls import Caller, JobId, Routes, Text, answer
+from rota.wire.document import PAGE_LIMIT
+from rota.wire.runs import (
+    CancelAnswer,
+    ReplayAnswer,
+    ReplayQuestion,
+    RunDetail,
+    RunFilterQuestion,
+    RunPage,
+    TriggerAnswer,
+    TriggerQuestion,
+)
+
+Limit = Annotated[int, Query(ge=1, le=PAGE_LIMIT)]
+Key = Annotated[str | None, Header(alias="Idempotency-Key", description="Makes the request repeatable for 24 hours.")]
+
+
+def register(routes: Routes) -> None:
+    again: dict[int | str, dict[str, Any]] = {
+        200: {"model": TriggerAnswer, "description": "An earlier request with this key made the run."}
+    }
+    routes.add(
+        "POST", "/v1/jobs/{job_id:segment}/runs", trigger, needs="runs:operate", gives=TriggerAnswer, status=201,
+        also=again, problems=(404, 409),
+    )  # fmt: skip
+    routes.add("GET", "/v1/jobs/{job_id:segment}/runs", list_job_runs, needs="read", gives=RunPage, problems=(404,))
+    routes.add("GET", "/v1/runs", list_runs, needs="read", gives=RunPage)
+    routes.add("POST", "/v1/runs:replay", replay_runs, needs="runs:operate", gives=ReplayAnswer)
+    routes.add("GET", "/v1/runs/{run_id}", get_run, needs="read", gives=RunDetail, problems=(404,))
+    routes.add(
+        "POST", "/v1/runs/{run_id}/replay", replay_run, needs="runs:operate", gives=RunDetail, problems=(404, 409)
+    )
+    routes.add(
+        "POST", "/v1/runs/{run_id}/cancel", cancel_run, needs="runs:operate", gives=CancelAnswer, problems=(404, 409)
+    )
+
+
+async def trigger(
+    call: Caller, job_id: JobId, question: TriggerQuestion | None = None, idempotency_key: Key = None
+) -> Response:
+    """Make one run of a job, now or at a slot. A slot that has a run is refused, and the run is named."""
+    asked = question or TriggerQuestion()
+    made = await call.control.trigger(
+        job_id, scheduled_for=asked.scheduled_for, payload=asked.payload, idempotency_key=idempotency_key
+    )
+    return answer(made, status=201 if made.created else 200)
+
+
+async def list_job_runs(
+    call: Caller, job_id: JobId, state: Text = "", limit: Limit = 50, cursor: Text | None = None
+) -> Response:
+    """Return a job's runs, newest slots first. New runs do not move the pages that follow."""
+    return answer(await call.control.job_runs(job_id, state=state, limit=limit, cursor=cursor))
+
+
+async def list_runs(
+    call: Caller,
+    job_id: Text = "",
+    state: Text = "",
+    handler: Text = "",
+    label: Text = "",
+    since: AwareDatetime | None = None,
+    until: AwareDatetime | None = None,
+    error: Text = "",
+    limit: Limit = 50,
+    cursor: Text | None = None,
+) -> Response:
+    """Return runs, newest slots first; without `since` those of the last day, and all dead letters."""
+    where = RunFilterQuestion(
+        job_id=job_id, state=state, handler=handler, label=label, since=since, until=until, error=error
+    )
+    return answer(await call.control.list_runs(where, limit=limit, cursor=cursor))
+
+
+async def get_run(call: Caller, run_id: UUID) -> Response:
+    """Return a run with its attempts."""
+    return answer(await call.control.get_run(run_id))
+
+
+async def replay_run(call: Caller, run_id: UUID) -> Response:
+    """Send a dead letter back: one more attempt on the same run."""
+    return answer(await call.control.replay_run(run_id))
+
+
+async def replay_runs(call: Caller, question: ReplayQuestion) -> Response:
+    """Send dead letters back, spread over time by `rate`."""
+    return answer(await call.control.replay_runs(question.filter, rate=question.rate, limit=question.limit))
+
+
+async def cancel_run(call: Caller, run_id: UUID) -> Response:
+    """Cancel a run that waits at once; of one that runs, the worker is told at its next renewal."""
+    return answer(await call.control.cancel_run(run_id))

@@ -1,0 +1,48 @@
+"""`rota tenant`: what each tenant may have. An operator's commands."""
+
+from typing import Annotated
+
+import typer
+
+from rota.cli.options import Call, command
+from rota.cli.output import Table
+from rota.cli.views import values_of
+
+TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Set tenants' quotas.", no_args_is_help=True)
+    command(group, "put", without=("tenant",), over_http=True)(put)
+    command(group, "list", without=("tenant",), over_http=True)(list_)
+    app.add_typer(group, name="tenant", rich_help_panel="People")
+
+
+async def put(
+    call: Call,
+    tenant_id: TenantId,
+    max_jobs: Annotated[int | None, typer.Option(help="The most jobs. (default: as many as they like)")] = None,
+    max_payload_bytes: Annotated[
+        int | None, typer.Option(help="The most bytes of a payload. (default: 262144)", show_default=False)
+    ] = None,
+    calls_per_second: Annotated[
+        float | None, typer.Option(help="API calls per second. (default: the server's)", show_default=False)
+    ] = None,
+) -> None:
+    """Set a tenant's quotas; an option that is left out means the installation's own limit."""
+    async with call.control() as control:
+        tenant = await control.put_tenant(
+            tenant_id, max_jobs=max_jobs, max_payload_bytes=max_payload_bytes, calls_per_second=calls_per_second
+        )
+    document = values_of(tenant)
+    call.out.answer(document, Table(columns=("tenant", tenant_id), rows=list(document.items())[1:]))
+
+
+async def list_(call: Call) -> None:
+    """List the tenants that have quotas or a signing key."""
+    async with call.control() as control:
+        found = (await control.tenants()).tenants
+    columns = ("tenant", "jobs", "payload bytes", "calls per second", "updated")
+    rows = [(one.tenant_id, one.max_jobs, one.max_payload_bytes, one.calls_per_second, one.updated_at) for one in found]
+    table = Table(columns=columns, rows=rows, right=frozenset(columns[1:4]))
+    call.out.answer({"tenants": [values_of(one) for one in found]}, table if rows else "no tenants")

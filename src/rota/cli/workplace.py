@@ -1,0 +1,110 @@
+"""Where a worker's runs come from: a database, or an API. Either gives a worker all that it needs."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rota.domain.job import DEFAULT_TENANT
+from rota.errors import Forbidden
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from rota.assembly import Rota
+    from rota.cli.options import Call
+    from rota.clock import Clock
+    from rota.domain.job import Job
+    from rota.settings import Settings
+    from rota.worker.desk import Desk
+    from rota.worker.heart import Heart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """A worker's desk, heart and clock, and what goes on beside it.
+
+    `register` puts jobs, and returns how many of them that changed. `keep_going` returns when its event is set.
+    `secret_of` returns a tenant's signing secret. `tenant_id` is the one tenant whose runs there are; None: all.
+    """
+
+    desk: "Desk"
+    heart: "Heart"
+    clock: "Clock"
+    register: "Callable[[Sequence[Job]], Awaitable[int]]"
+    keep_going: "Callable[[asyncio.Event], Awaitable[None]]"
+    secret_of: Callable[[str], Awaitable[str]]
+    tenant_id: str | None = None
+
+
+@asynccontextmanager
+async def workplace(call: "Call", settings: "Settings") -> AsyncIterator[Workplace]:
+    """Yield the place that the settings name. Raises what opening it raises."""
+    if settings.url is not None:
+        async with _over_http(settings) as place:
+            yield place
+    else:
+        async with call.opened(settings) as rota:
+            yield at_database(rota)
+
+
+def at_database(rota: "Rota") -> Workplace:
+    """Return the workplace that an opened cluster is."""
+    from rota.worker.heart import ProcessHeart
+
+    async def register(jobs: "Sequence[Job]") -> int:
+        return sum(put.changed for put in await rota.definitions.put(list(jobs)))
+
+    return Workplace(
+        desk=rota.desk(),
+        heart=ProcessHeart(rota.dsn),
+        clock=rota.clock,
+        register=register,
+        keep_going=rota.keep_going,
+        secret_of=rota.access.signing_secret,
+    )
+
+
+@asynccontextmanager
+async def _over_http(settings: "Settings") -> AsyncIterator[Workplace]:
+    """Yield the workplace behind an API, after a first answer: it says who this is, and what time it is there."""
+    from rota.client import Client
+    from rota.worker.heart import ProcessHeart
+    from rota.worker.rest import RestDesk
+
+    assert settings.url is not None, "the caller has looked"
+    token = None if settings.token is None else settings.token.get_secret_value()
+    tenant = settings.tenant if "tenant" in settings.model_fields_set else None
+    async with Client(settings.url, token, tenant=tenant) as client:
+        me = await client.me()
+        if not {"worker", "admin"} & set(me.scopes):
+            held = ", ".join(me.scopes) or "none"
+            raise Forbidden(f"the token has no scope worker, it has {held}", hint="ask for one that allows it")
+
+        async def register(jobs: "Sequence[Job]") -> int:
+            # An app that names no tenant is its token's.
+            own = [job.edited(tenant_id=me.tenant_id) if job.tenant_id == DEFAULT_TENANT else job for job in jobs]
+            try:
+                return sum(put.changed for put in await client.put_jobs(own))
+            except Forbidden as error:
+                raise Forbidden(
+                    f"the app's jobs cannot be registered: {error}",
+                    hint="give a token with jobs:write, or --no-register and put them by another",
+                ) from error
+
+        async def secret_of(tenant_id: str) -> str:
+            return (await client.signing_secret(tenant=tenant_id if me.is_operator else None)).secret
+
+        async def keep_going(stop: "asyncio.Event") -> None:
+            # The clock is measured with every answer, and there is always a next one.
+            await stop.wait()
+
+        yield Workplace(
+            desk=RestDesk(client),
+            heart=ProcessHeart(client.url, token=token, tenant=tenant),
+            clock=client.server_clock,
+            register=register,
+            keep_going=keep_going,
+            secret_of=secret_of,
+            tenant_id=None if me.is_operator and tenant is None else me.tenant_id,
+        )

@@ -1,0 +1,341 @@
+"""The control protocol over the services of this process, for one principal.
+
+Here is where scopes are asked for and where every question gets its tenant: the API and the command line only carry
+questions in and documents out.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from rota.clock import Clock
+from rota.control.cursors import Cursors
+from rota.control.documents import document, documents, extended, job_document
+from rota.control.pages import check_limit, cut
+from rota.control.principal import Principal
+from rota.control.slots import preview_slots, stored_slots
+from rota.domain.job import Job
+from rota.domain.run import RunState
+from rota.domain.run_filter import RunFilter
+from rota.errors import InvalidInput, NotDead
+from rota.services.access import Access
+from rota.services.definitions import Definitions
+from rota.services.fleet import Fleet
+from rota.services.history import History
+from rota.services.on_demand import OnDemand
+from rota.wire.access import (
+    OPERATOR,
+    AuditDocument,
+    AuditPage,
+    NewToken,
+    Scope,
+    SigningSecret,
+    TenantDocument,
+    TenantList,
+    TokenDocument,
+    TokenList,
+)
+from rota.wire.jobs import (
+    DeletedAnswer,
+    JobDocument,
+    JobPage,
+    Missed,
+    PutAnswer,
+    SkippedDocument,
+    SlotsAnswer,
+)
+from rota.wire.runs import (
+    AttemptDocument,
+    CancelAnswer,
+    ReplayAnswer,
+    RunDetail,
+    RunDocument,
+    RunFilterQuestion,
+    RunPage,
+    TriggerAnswer,
+)
+from rota.wire.work import ShardDocument, ShardList, StatsAnswer, WorkerDocument, WorkerList
+
+
+class Parts(Protocol):
+    """The services that answer; an opened cluster has them."""
+
+    @property
+    def definitions(self) -> Definitions: ...
+    @property
+    def on_demand(self) -> OnDemand: ...
+    @property
+    def history(self) -> History: ...
+    @property
+    def access(self) -> Access: ...
+    @property
+    def fleet(self) -> Fleet: ...
+    @property
+    def clock(self) -> Clock: ...
+
+
+class LocalControl:
+    """`wire.control.Control` for one principal: his tenant's rows, within his scopes, under his name."""
+
+    def __init__(self, parts: Parts, principal: Principal) -> None:
+        self._parts = parts
+        self._principal = principal
+
+    # define
+
+    async def put_job(self, job: Job, *, if_version: int | None = None) -> PutAnswer:
+        [answer] = await self._put([job], if_version=if_version)
+        return answer
+
+    async def put_jobs(self, jobs: Sequence[Job]) -> list[PutAnswer]:
+        return await self._put(jobs, if_version=None)
+
+    async def get_job(self, job_id: str) -> JobDocument:
+        return job_document(await self._parts.definitions.get(job_id, tenant_id=self._tenant("read")))
+
+    async def list_jobs(
+        self, *, prefix: str = "", label: str = "", handler: str = "", enabled: bool | None = None, limit: int = 100,
+        cursor: str | None = None,
+    ) -> JobPage:  # fmt: skip
+        tenant_id = self._tenant("read")
+        check_limit(limit)
+        cursors = Cursors(kind="jobs", chosen_by=(tenant_id, prefix, label, handler, enabled))
+        after = "" if cursor is None else cursors.job(cursor)
+        found = await self._parts.definitions.page(
+            tenant_id=tenant_id, prefix=prefix, after=after, limit=limit + 1, label=label, handler=handler,
+            enabled=enabled,
+        )  # fmt: skip
+        page, more = cut(found, limit)
+        return JobPage(
+            jobs=tuple(job_document(stored) for stored in page),
+            next_cursor=cursors.after_job(page[-1].job_id) if more else None,
+        )
+
+    async def pause_job(self, job_id: str, *, reason: str = "", resume_at: datetime | None = None) -> JobDocument:
+        stored = await self._parts.definitions.pause(
+            job_id, tenant_id=self._tenant("jobs:write"), reason=reason, resume_at=resume_at,
+            actor=self._principal.actor,
+        )  # fmt: skip
+        return job_document(stored)
+
+    async def resume_job(self, job_id: str, *, missed: Missed = "policy") -> JobDocument:
+        stored = await self._parts.definitions.resume(
+            job_id, tenant_id=self._tenant("jobs:write"), missed=missed, actor=self._principal.actor
+        )
+        return job_document(stored)
+
+    async def delete_job(self, job_id: str) -> DeletedAnswer:
+        cancelled = await self._parts.definitions.delete(
+            job_id, tenant_id=self._tenant("jobs:write"), actor=self._principal.actor
+        )
+        return DeletedAnswer(job_id=job_id, cancelled=cancelled)
+
+    async def next_slots(self, job_id: str, *, count: int = 10) -> SlotsAnswer:
+        stored = await self._parts.definitions.get(job_id, tenant_id=self._tenant("read"))
+        # A thousand slots of a rare rule take a third of a second, which nobody else of this process waits for.
+        return await asyncio.to_thread(stored_slots, stored, after=self._parts.clock.now(), count=count)
+
+    async def preview(
+        self, schedule: Mapping[str, Any], *, job_id: str = "preview", jitter: float = 0.0,
+        after: datetime | None = None, count: int = 10,
+    ) -> SlotsAnswer:  # fmt: skip
+        # A job that is never put: it is refused for whatever would refuse the real one.
+        definition = {"job_id": job_id, "handler": "preview", "schedule": schedule, "jitter": jitter}
+        job = Job.from_json({**definition, "tenant_id": self._tenant("read")})
+        start = self._parts.clock.now() if after is None else after
+        return await asyncio.to_thread(preview_slots, job, after=start, count=count)
+
+    # run
+
+    async def trigger(
+        self, job_id: str, *, scheduled_for: datetime | None = None, payload: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> TriggerAnswer:  # fmt: skip
+        tenant_id = self._tenant("runs:operate")
+        made = await self._parts.on_demand.request(
+            job_id, tenant_id=tenant_id, scheduled_for=scheduled_for, payload=payload, idempotency_key=idempotency_key,
+            actor=self._principal.actor,
+        )  # fmt: skip
+        return extended(TriggerAnswer, made, job_id=job_id, state=RunState.PENDING)
+
+    async def job_runs(self, job_id: str, *, state: str = "", limit: int = 50, cursor: str | None = None) -> RunPage:
+        # A job that is unknown has no empty list of runs: it has none.
+        await self._parts.definitions.get(job_id, tenant_id=self._tenant("read"))
+        return await self.list_runs(RunFilterQuestion(job_id=job_id, state=state), limit=limit, cursor=cursor)
+
+    async def list_runs(
+        self,
+        where: RunFilterQuestion | None = None,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RunPage:
+        tenant_id = self._tenant("read")
+        check_limit(limit)
+        asked = (where or RunFilterQuestion()).model_dump()
+        chosen = RunFilter(**asked)
+        cursors = Cursors(kind="runs", chosen_by=(tenant_id, *asked.values()))
+        before = None if cursor is None else cursors.run(cursor)
+        found = await self._parts.history.find(chosen, tenant_id=tenant_id, before=before, limit=limit + 1)
+        page, more = cut(found, limit)
+        return RunPage(
+            runs=documents(RunDocument, page), next_cursor=cursors.after_run(page[-1].run_id) if more else None
+        )
+
+    async def get_run(self, run_id: UUID) -> RunDetail:
+        return await self._run(run_id, self._tenant("read"))
+
+    async def skipped(self, job_id: str, *, limit: int = 50) -> list[SkippedDocument]:
+        tenant_id = self._tenant("read")
+        check_limit(limit)
+        await self._parts.definitions.get(job_id, tenant_id=tenant_id)
+        found = await self._parts.history.skipped(job_id, tenant_id=tenant_id, limit=limit)
+        return list(documents(SkippedDocument, found))
+
+    async def replay_run(self, run_id: UUID) -> RunDetail:
+        tenant_id = self._tenant("runs:operate")
+        replayed = await self._parts.on_demand.replay([run_id], tenant_id=tenant_id, actor=self._principal.actor)
+        run = await self._run(run_id, tenant_id)
+        if run_id not in replayed:
+            raise NotDead(f"run {run_id} is {run.state}", hint="only dead letters are sent back")
+        return run
+
+    async def replay_runs(
+        self,
+        where: RunFilterQuestion,
+        *,
+        rate: float | None = None,
+        limit: int = 1000,
+    ) -> ReplayAnswer:
+        tenant_id = self._tenant("runs:operate")
+        check_limit(limit)
+        if where.state not in ("", RunState.DEAD):
+            raise InvalidInput("state", f"{where.state!r} runs are not sent back", hint="dead ones are: leave it out")
+        chosen = RunFilter(**{**where.model_dump(), "state": RunState.DEAD})
+        done = await self._parts.on_demand.replay_matching(
+            chosen, tenant_id=tenant_id, rate=rate, limit=limit, actor=self._principal.actor
+        )
+        return document(ReplayAnswer, done)
+
+    async def cancel_run(self, run_id: UUID) -> CancelAnswer:
+        done = await self._parts.on_demand.cancel(
+            run_id, tenant_id=self._tenant("runs:operate"), actor=self._principal.actor
+        )
+        return CancelAnswer.model_validate({"run_id": run_id, "state": done.state, "cancel_requested": done.requested})
+
+    # the cluster
+
+    async def workers(self) -> WorkerList:
+        self._principal.require("read")
+        found = await self._parts.fleet.workers(tenant_id=self._seen)
+        return WorkerList(workers=documents(WorkerDocument, found))
+
+    async def drain_worker(self, worker_id: str) -> WorkerList:
+        self._principal.require("admin")
+        drained = await self._parts.fleet.drain(worker_id, tenant_id=self._seen, actor=self._principal.actor)
+        return WorkerList(workers=documents(WorkerDocument, drained))
+
+    async def shards(self) -> ShardList:
+        self._principal.require("read")
+        self._principal.require_operator()
+        return ShardList(shards=documents(ShardDocument, await self._parts.fleet.shards()))
+
+    async def stats(self) -> StatsAnswer:
+        self._principal.require("read")
+        every = self._principal.is_operator and self._principal.tenant_id == OPERATOR
+        stats = await self._parts.fleet.stats(tenant_id=None if every else self._principal.tenant_id)
+        return document(StatsAnswer, stats)
+
+    # people and tenants
+
+    async def create_token(
+        self, *, scopes: Sequence[Scope], name: str = "", expires_at: datetime | None = None
+    ) -> NewToken:
+        view, text = await self._parts.access.create_token(
+            tenant_id=self._tenant("admin", or_operator=True), scopes=scopes, name=name, expires_at=expires_at,
+            actor=self._principal.actor,
+        )  # fmt: skip
+        return extended(NewToken, view, token=text)
+
+    async def tokens(self) -> TokenList:
+        found = await self._parts.access.tokens(self._tenant("admin", or_operator=True))
+        return TokenList(tokens=documents(TokenDocument, found))
+
+    async def revoke_token(self, token_id: str) -> None:
+        await self._parts.access.revoke(
+            token_id, tenant_id=self._tenant("admin", or_operator=True), actor=self._principal.actor
+        )
+
+    async def audit(self, *, subject: str = "", limit: int = 50, cursor: str | None = None) -> AuditPage:
+        tenant_id = self._tenant("admin", or_operator=True)
+        check_limit(limit)
+        cursors = Cursors(kind="audit", chosen_by=(tenant_id, subject))
+        before = None if cursor is None else cursors.entry(cursor)
+        found = await self._parts.access.changes(tenant_id, subject=subject, before=before, limit=limit + 1)
+        page, more = cut(found, limit)
+        return AuditPage(
+            entries=documents(AuditDocument, page),
+            next_cursor=cursors.after_entry(page[-1].at, page[-1].audit_id) if more else None,
+        )
+
+    async def signing_secret(self) -> SigningSecret:
+        return SigningSecret(secret=await self._parts.access.signing_secret(self._tenant("worker")))
+
+    async def tenants(self) -> TenantList:
+        self._principal.require("admin")
+        self._principal.require_operator()
+        return TenantList(tenants=documents(TenantDocument, await self._parts.access.tenants()))
+
+    async def put_tenant(
+        self, tenant_id: str, *, max_jobs: int | None = None, max_payload_bytes: int | None = None,
+        calls_per_second: float | None = None,
+    ) -> TenantDocument:  # fmt: skip
+        self._principal.require("admin")
+        self._principal.require_operator()
+        put = await self._parts.access.put_tenant(
+            tenant_id, max_jobs=max_jobs, max_payload_bytes=max_payload_bytes, calls_per_second=calls_per_second,
+            actor=self._principal.actor,
+        )  # fmt: skip
+        return document(TenantDocument, put)
+
+    async def close(self) -> None:
+        """Give back nothing: the services are their owner's."""
+
+    # what all have in common
+
+    @property
+    def _seen(self) -> str | None:
+        """The tenant whose workers are seen; None, an operator's: all."""
+        return None if self._principal.is_operator else self._principal.tenant_id
+
+    def _tenant(self, scope: Scope, *, or_operator: bool = False) -> str:
+        """Return the tenant that is asked about, if the scope is allowed; `*` only where operators have things too.
+
+        Raises Forbidden, InvalidInput.
+        """
+        self._principal.require(scope)
+        tenant_id = self._principal.tenant_id
+        if tenant_id == OPERATOR and or_operator:
+            self._principal.require_operator()
+        elif tenant_id == OPERATOR:
+            raise InvalidInput("tenant", "* is no tenant's name", hint="name the tenant that is meant")
+        return tenant_id
+
+    async def _put(self, jobs: Sequence[Job], *, if_version: int | None) -> list[PutAnswer]:
+        tenant_id = self._tenant("jobs:write")
+        for job in jobs:
+            if job.tenant_id != tenant_id:
+                raise InvalidInput(
+                    "tenant_id",
+                    f"job {job.job_id!r} is {job.tenant_id!r}'s, and this is for {tenant_id!r}",
+                    hint="leave it out, or speak for that tenant",
+                )
+        results = await self._parts.definitions.put(jobs, if_version=if_version, actor=self._principal.actor)
+        return list(documents(PutAnswer, results))
+
+    async def _run(self, run_id: UUID, tenant_id: str) -> RunDetail:
+        run, attempts = await self._parts.history.run(run_id, tenant_id=tenant_id)
+        last = attempts[-1].error if attempts else None
+        return extended(RunDetail, run, attempts=documents(AttemptDocument, attempts), error=last)

@@ -1,0 +1,44 @@
+"""JSON as columns keep it: which values can be stored, and their compact text."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rota.errors import InvalidInput, TooLarge
+
+DEPTH_LIMIT: Final = 64
+"""How deep lists and objects may lie in each other."""
+
+
+def json_text(field: str, value: Any, *, limit: int) -> str:
+    """Return a value as compact JSON text of at most `limit` bytes.
+
+    Raises InvalidInput naming the field for what is no JSON or cannot be kept by PostgreSQL, TooLarge for the rest.
+    """
+    try:
+        _check(field, value, depth=0)
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(field, f"is not JSON: {error}") from error
+    if size > limit:
+        raise TooLarge(field, f"has {size} bytes", hint=f"at most {limit}: keep the data elsewhere and pass its key")
+    return text
+
+
+def _check(field: str, value: object, *, depth: int) -> None:
+    if depth > DEPTH_LIMIT:
+        raise InvalidInput(field, f"is nested more than {DEPTH_LIMIT} deep")
+    match value:
+        case str():
+            if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+                raise InvalidInput(field, "holds a NUL or half of a surrogate pair, which PostgreSQL cannot keep")
+        case Mapping():
+            for key, part in value.items():
+                if not isinstance(key, str):
+                    raise InvalidInput(field, f"has the key {key!r}", hint="keys of JSON objects are text")
+                _check(field, key, depth=depth)
+                _check(field, part, depth=depth + 1)
+        case list() | tuple():
+            for part in value:
+                _check(field, part, depth=depth + 1)

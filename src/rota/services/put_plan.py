@@ -1,0 +1,166 @@
+"""What a put is to do with each of its jobs, decided from the rows that stand there; the service writes it down."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from rota.domain.admission import AGEING
+from rota.domain.instants import format_instant
+from rota.domain.job import Job
+from rota.errors import Conflict, VersionConflict
+from rota.store.audit import Change
+from rota.store.jobs import Reroute, ScheduleRow, StoredJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutResult:
+    """What an upsert did. `changed` is False when the very same definition stood there; `created` means it is new."""
+
+    job_id: str
+    version: int
+    changed: bool
+    created: bool
+    next_run_at: datetime | None
+    next_slot: datetime | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class PutPlan:
+    """The writes of a batch, and its results by uid."""
+
+    writes: list[tuple[Job, int]] = field(default_factory=list)
+    schedules: list[ScheduleRow] = field(default_factory=list)
+    reroutes: list[Reroute] = field(default_factory=list)
+    overtaken: list[StoredJob] = field(default_factory=list)
+    """Jobs as they stood whose schedule changes: their slots that nobody has looked at never run."""
+    created: list[Job] = field(default_factory=list)
+    pauses: dict[int, str] = field(default_factory=dict)
+    """Jobs of these that are paused as soon as they are written, with the reason."""
+    results: dict[int, PutResult] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+
+
+def plan_puts(
+    jobs: Sequence[Job], standing: Mapping[int, StoredJob], *, if_version: int | None, pause_new: Mapping[str, str],
+    now: datetime,
+) -> PutPlan:  # fmt: skip
+    """Decide a batch. Raises VersionConflict, and Conflict for an id that cannot stand beside another one."""
+    plan = PutPlan()
+    for job in jobs:
+        before = standing.get(job.job_uid)
+        if before is not None and (before.tenant_id, before.job_id) != (job.tenant_id, job.job_id):
+            # The number is a digest: whoever looks for a collision finds one, and must not come by another's job.
+            raise Conflict(f"the id {job.job_id!r} cannot be used", hint="choose another id for the job")
+        live = before if before is not None and not before.deleted else None
+        _check_version(job, live, if_version)
+        if live is not None and live.job == job and live.quarantined is None:
+            row = ScheduleRow(
+                job_uid=job.job_uid, next_run_at=live.next_run_at, next_slot=live.next_slot, version=live.version,
+                since=live.since or now,
+            )  # fmt: skip
+            plan.results[job.job_uid] = _result(job, row, changed=False)
+            continue
+        version = before.version + 1 if before else 1
+        row = _schedule_row(job, live, version=version, now=now)
+        plan.writes.append((job, version))
+        plan.changes.append(_change(job, live))
+        if live is not None and row.since != live.since:
+            plan.overtaken.append(live)
+        if before is not None and (reroute := _reroute(job, before)):
+            plan.reroutes.append(reroute)
+        if live is None:
+            plan.created.append(job)
+            if (reason := pause_new.get(job.job_id)) is not None:
+                plan.pauses[job.job_uid] = reason
+                plan.changes.append(_paused_from_the_start(job, reason, now=now))
+                # Its pause is an edit of its own, right after the write.
+                row = replace(row, next_run_at=None, version=version + 1)
+        plan.schedules.append(row)
+        plan.results[job.job_uid] = _result(job, row, changed=True, created=live is None)
+    return plan
+
+
+def pause_facts(
+    paused_at: datetime | None, reason: str | None = None, resume_at: datetime | None = None
+) -> dict[str, object]:
+    """Return what the audit log says of a job's pause; None: it is not paused."""
+    if paused_at is None:
+        return {"paused": False}
+    end = None if resume_at is None else format_instant(resume_at)
+    return {"paused": True, "reason": reason, "resume_at": end}
+
+
+def definition_of(stored: StoredJob) -> dict[str, object]:
+    """Return what the audit log says of a job: its definition, or why that cannot be read."""
+    return {"problem": stored.problem} if stored.job is None else stored.job.to_json()
+
+
+def _change(job: Job, live: StoredJob | None) -> Change:
+    return Change(
+        tenant_id=job.tenant_id,
+        action="job.created" if live is None else "job.changed",
+        subject=job.job_id,
+        before=None if live is None else definition_of(live),
+        after=job.to_json(),
+    )
+
+
+def _paused_from_the_start(job: Job, reason: str, *, now: datetime) -> Change:
+    return Change(
+        tenant_id=job.tenant_id, action="job.paused", subject=job.job_id, before=pause_facts(None),
+        after=pause_facts(now, reason),
+    )  # fmt: skip
+
+
+def _schedule_row(job: Job, live: StoredJob | None, *, version: int, now: datetime) -> ScheduleRow:
+    """Return what schedulers are to see: an unchanged schedule goes on where it stood, a changed one starts now."""
+    if (
+        live is not None
+        and live.quarantined is None
+        and live.job is not None
+        and live.job.schedule == job.schedule
+        and live.since is not None
+    ):
+        next_slot, since = live.next_slot, live.since
+    else:
+        next_slot, since = (None if job.schedule is None else job.schedule.next_slot(now)), now
+    paused = live is not None and live.paused_at is not None
+    return ScheduleRow(
+        job_uid=job.job_uid,
+        next_run_at=None if paused else next_slot,
+        next_slot=next_slot,
+        version=version,
+        since=since,
+    )
+
+
+def _reroute(job: Job, before: StoredJob) -> Reroute | None:
+    was = before.job
+    if was is not None and (was.pool, was.handler, was.priority) == (job.pool, job.handler, job.priority):
+        return None
+    change = 0 if was is None else (was.priority - job.priority) * (AGEING // timedelta(milliseconds=1))
+    return Reroute(job=job, rank_change=change)
+
+
+def _result(job: Job, row: ScheduleRow, *, changed: bool, created: bool = False) -> PutResult:
+    warnings = list(job.schedule.warnings) if job.schedule is not None else []
+    if job.schedule is not None and row.next_slot is None:
+        warnings.append("the schedule has no slot after now: this job is finished")
+    return PutResult(
+        job_id=job.job_id,
+        version=row.version,
+        changed=changed,
+        created=created,
+        next_run_at=row.next_run_at,
+        next_slot=row.next_slot,
+        warnings=tuple(warnings),
+    )
+
+
+def _check_version(job: Job, live: StoredJob | None, if_version: int | None) -> None:
+    standing = live.version if live is not None else 0
+    if if_version is not None and if_version != standing:
+        raise VersionConflict(
+            f"job {job.job_id!r} is at version {standing}, not {if_version}", hint="read it again, then edit"
+        )

@@ -1,0 +1,90 @@
+"""What becomes of slots that passed while a job was paused or its schedule was replaced: the ledger, or runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from rota.domain.job import Job
+from rota.domain.misfire import COUNT_LIMIT, CatchUp, FireOnce, Misfire, Skipped, decide
+from rota.domain.run import Gate
+from rota.services.steps import admitted, new_run
+from rota.store import jobs as store
+from rota.store.database import Connection
+from rota.store.jobs import StoredJob
+from rota.wire.jobs import Missed
+
+DEFAULT_CATCH_UP: Final = CatchUp(100)
+"""The bound of a catch-up that a resume asks for, when the job's own policy has none."""
+_NO_GRACE: Final = timedelta(microseconds=-1)
+"""What a pause held back was missed, however short the pause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The slot to wait for next, and how many of the missed slots got a run; `opened` tells whether one is ready."""
+
+    next_slot: datetime | None
+    runs: int = 0
+    opened: bool = False
+
+
+async def settle_missed(
+    tx: Connection, stored: StoredJob, *, missed: Missed, now: datetime, making: Callable[[Sequence[datetime]], None]
+) -> Settled:
+    """Settle what a paused job missed, under the lock of its row.
+
+    "policy" leaves it to the job's misfire policy at the next tick. "once" and "catch_up" make runs right here, as far
+    as the job's overlap policy and start deadline let them; `making` is told their slots before. The rest stands in the
+    slot ledger. Raises MissingPartition.
+    """
+    if missed == "policy" or stored.next_slot is None or stored.next_slot > now:
+        return Settled(next_slot=stored.next_slot)
+    if missed == "drop" or stored.job is None or stored.job.schedule is None:
+        return Settled(next_slot=await drop_missed(tx, stored, policy={"resume": missed}, now=now))
+    job = stored.job
+    decision = decide(stored.job.schedule, _policy(job, missed), slot=stored.next_slot, now=now, grace=_NO_GRACE)
+    run, skipped = admitted(
+        decision,
+        overlap=job.overlap,
+        start_deadline=job.start_deadline,
+        busy=job.overlap == "skip" and await store.has_live_run(tx, job.job_uid),
+        now=now,
+    )
+    await store.note_skipped(tx, job.job_uid, [_paused(part) for part in skipped], policy={"resume": missed}, now=now)
+    making(run)
+    runs = [new_run(job.job_uid, slot, jitter=job.jitter, priority=job.priority, now=now) for slot in run]
+    made = await store.make_missed(tx, job, runs, now=now) if runs else frozenset()
+    opened = any(run.gate == Gate.OPEN for run in runs if run.scheduled_for in made)
+    return Settled(next_slot=decision.next_slot, runs=len(made), opened=opened)
+
+
+async def drop_missed(tx: Connection, stored: StoredJob, *, policy: dict[str, str], now: datetime) -> datetime | None:
+    """Enter the slots that passed into the ledger; return the first slot after now."""
+    if stored.next_slot is None or stored.next_slot > now:
+        return stored.next_slot
+    if stored.job is None:
+        # Its rule cannot be read, so the range that it may have named is all that can be said.
+        unread = Skipped(first=stored.next_slot, last=now, slots=None, reason="misfire")
+        await store.note_skipped(tx, stored.job_uid, [unread], policy=policy, now=now)
+        return None
+    if stored.job.schedule is None:
+        return None
+    schedule, first = stored.job.schedule, stored.next_slot
+    last = max(schedule.latest_slots(now, after=first, count=1), default=first)
+    slots = 1 + schedule.count_slots(first, last, limit=COUNT_LIMIT)
+    reason = "misfire" if stored.paused_at is None else "paused"
+    skipped = Skipped(first=first, last=last, slots=slots if slots <= COUNT_LIMIT else None, reason=reason)
+    await store.note_skipped(tx, stored.job_uid, [skipped], policy=policy, now=now)
+    return schedule.next_slot(now)
+
+
+def _policy(job: Job, missed: Missed) -> Misfire:
+    if missed == "once":
+        return FireOnce()
+    return job.misfire if isinstance(job.misfire, CatchUp) else DEFAULT_CATCH_UP
+
+
+def _paused(skipped: Skipped) -> Skipped:
+    """Return the entry with the pause as its reason, unless one of the job's own rules is."""
+    return replace(skipped, reason="paused") if skipped.reason == "misfire" else skipped

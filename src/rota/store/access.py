@@ -1,0 +1,125 @@
+"""People and tenants as rows: tokens, quotas and the keys that sign."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rota.store.database import Connection, Database
+from rota.store.statements import access as sql
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenView:
+    """A token as people read it; of its secret only a hash is kept, and that stays in the store."""
+
+    token_id: str
+    tenant_id: str
+    name: str
+    scopes: tuple[str, ...]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantView:
+    """A tenant's quotas; None means the installation's own."""
+
+    tenant_id: str
+    max_jobs: int | None
+    max_payload_bytes: int | None
+    calls_per_second: float | None
+    created_at: datetime
+    updated_at: datetime
+
+
+async def has_tokens(database: Database, *, now: datetime) -> bool:
+    """Whether anybody has a token that still holds."""
+    [row] = await database.fetch(sql.has_tokens, now=now)
+    return bool(row["found"])
+
+
+async def add_token(tx: Connection, token: TokenView, *, secret_hash: bytes) -> None:
+    """Keep a new token."""
+    await tx.fetch(
+        sql.add_token, token_id=token.token_id, tenant_id=token.tenant_id, name=token.name, scopes=token.scopes,
+        secret_hash=secret_hash, now=token.created_at, created_by=token.created_by, expires_at=token.expires_at,
+    )  # fmt: skip
+
+
+async def token(database: Database, token_id: str) -> tuple[TokenView, bytes] | None:
+    """Return a token with its secret's hash, whether it holds or not; None when it is unknown."""
+    rows = await database.fetch(sql.get_token, token_id=token_id)
+    if not rows:
+        return None
+    values = dict(rows[0])
+    secret_hash: bytes = values.pop("secret_hash")
+    return _token(values), secret_hash
+
+
+async def tokens(database: Database, tenant_id: str, *, limit: int) -> list[TokenView]:
+    """Return a tenant's tokens, latest first, revoked and expired ones too."""
+    return [_token(row) for row in await database.fetch(sql.list_tokens, tenant_id=tenant_id, limit=limit)]
+
+
+async def revoke(tx: Connection, token_id: str, *, tenant_id: str, now: datetime) -> bool:
+    """Revoke a tenant's token; False when there is none that was not revoked before."""
+    return bool(await tx.fetch(sql.revoke_token, token_id=token_id, tenant_id=tenant_id, now=now))
+
+
+async def note_used(database: Database, token_ids: Sequence[str], *, now: datetime, before: datetime) -> int:
+    """Note that tokens were used, where that was not noted since `before`; returns how many were."""
+    return len(await database.fetch(sql.note_used, token_ids=token_ids, now=now, before=before))
+
+
+async def ensure_tenant(where: Connection | Database, tenant_id: str, *, signing_secret: str, now: datetime) -> bool:
+    """Make a tenant's row with this key; False when it is there already, with a key of its own."""
+    return bool(await where.fetch(sql.ensure_tenant, tenant_id=tenant_id, signing_secret=signing_secret, now=now))
+
+
+async def lock_tenant(tx: Connection, tenant_id: str) -> TenantView | None:
+    """Return a tenant's quotas, locked until the transaction ends."""
+    rows = await tx.fetch(sql.lock_tenant, tenant_id=tenant_id)
+    return TenantView(**dict(rows[0])) if rows else None
+
+
+async def set_quotas(
+    tx: Connection, tenant_id: str, *, max_jobs: int | None, max_payload_bytes: int | None,
+    calls_per_second: float | None, now: datetime,
+) -> TenantView:  # fmt: skip
+    """Set the quotas of a tenant whose row is locked."""
+    [row] = await tx.fetch(
+        sql.set_quotas, tenant_id=tenant_id, max_jobs=max_jobs, max_payload_bytes=max_payload_bytes,
+        calls_per_second=calls_per_second, now=now,
+    )  # fmt: skip
+    return TenantView(**dict(row))
+
+
+async def tenant(database: Database, tenant_id: str) -> TenantView | None:
+    """Return a tenant's quotas; None when it has no row."""
+    rows = await database.fetch(sql.get_tenant, tenant_id=tenant_id)
+    return TenantView(**dict(rows[0])) if rows else None
+
+
+async def tenants(database: Database, *, limit: int) -> list[TenantView]:
+    """Return the tenants that have a row, by name."""
+    return [TenantView(**dict(row)) for row in await database.fetch(sql.list_tenants, limit=limit)]
+
+
+async def signing_secret(database: Database, tenant_id: str) -> str | None:
+    """Return the key that signs calls of a tenant's HTTP targets; None when it has none yet."""
+    rows = await database.fetch(sql.get_signing_secret, tenant_id=tenant_id)
+    return str(rows[0]["signing_secret"]) if rows else None
+
+
+async def lock_job_quotas(tx: Connection, tenant_ids: Sequence[str]) -> list[tuple[str, int]]:
+    """Return (tenant, most jobs) of those with such a quota, locked until the transaction ends."""
+    rows = await tx.fetch(sql.lock_job_quotas, tenant_ids=tenant_ids)
+    return [(row["tenant_id"], row["max_jobs"]) for row in rows]
+
+
+def _token(row: Any) -> TokenView:
+    return TokenView(**{**dict(row), "scopes": tuple(row["scopes"])})

@@ -1,0 +1,184 @@
+"""What people ask of runs: make one, send dead letters back, cancel. Each is one statement with its audit entry."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from rota.domain.admission import AGEING, rank
+from rota.domain.ids import shard_of
+from rota.domain.run import Gate
+from rota.domain.run_filter import RunFilter
+from rota.store.database import Connection, Database
+from rota.store.statements import runs as sql
+
+_AGEING_MS: Final = AGEING // timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKey:
+    """A run's place."""
+
+    job_uid: int
+    scheduled_for: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRequest:
+    """A request that can be repeated: its key, and what another one with this key must equal. `payload` is JSON."""
+
+    tenant_id: str
+    key: str
+    job_id: str
+    scheduled_for: datetime | None
+    payload: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRun:
+    """The run that a key stands for. `is_same` tells whether it stands for the very request that was asked about."""
+
+    run_id: UUID
+    created_at: datetime
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A dead letter to be sent back, and when it may start."""
+
+    key: SlotKey
+    available_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedRun:
+    """A run that waits again."""
+
+    key: SlotKey
+    available_at: datetime
+    pool: str
+    gate: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelLook:
+    """What a cancel found and did; neither of both with `outcome` None means: ask again."""
+
+    outcome: str | None
+    is_cancelled: bool
+    is_asked: bool
+
+
+async def trigger(
+    connection: Database | Connection,
+    key: SlotKey,
+    *,
+    payload: str | None,
+    rank: int,
+    available_at: datetime,
+    gate: str,
+    actor: str,
+    facts: str,
+    now: datetime,
+) -> str | None:
+    """Make one run on request and return its pool; None when the slot is taken or the job is deleted.
+
+    `facts` is the JSON that the audit log keeps of the request.
+    """
+    rows = await connection.fetch(
+        sql.trigger_run, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for,
+        payload=payload, rank=rank, available_at=available_at, gate=gate, actor=actor, facts=facts,
+        audit_id=uuid.uuid4(), now=now,
+    )  # fmt: skip
+    return rows[0]["pool"] if rows else None
+
+
+async def hold_key(tx: Connection, request: KeyedRequest, *, run_id: UUID, now: datetime) -> bool:
+    """Let a key stand for a request while its run is made; False: it stands for one already.
+
+    Waits for a transaction that is about to make a run under the same key.
+    """
+    return bool(await tx.fetch(sql.hold_key, run_id=run_id, now=now, **_columns(request)))
+
+
+async def point_key(tx: Connection, request: KeyedRequest, *, run_id: UUID) -> None:
+    """Let the key that this transaction holds stand for another run."""
+    pointed = await tx.fetch(sql.point_key, tenant_id=request.tenant_id, key=request.key, run_id=run_id)
+    assert pointed, "the key was written by this very transaction"
+
+
+async def find_key(database: Database, request: KeyedRequest) -> KeyedRun | None:
+    """Return the run that a request's key stands for."""
+    rows = await database.fetch(sql.find_key, **_columns(request))
+    return KeyedRun(**dict(rows[0])) if rows else None
+
+
+async def forget_keys(database: Database, *, before: datetime, limit: int) -> int:
+    """Forget keys made before an instant, at most `limit`; returns how many."""
+    return len(await database.fetch(sql.forget_keys, before=before, limit=limit))
+
+
+async def replay(
+    database: Database, letters: Sequence[Replay], *, tenant_id: str | None, actor: str, now: datetime
+) -> list[ReplayedRun]:
+    """Send dead letters back to the queue; returns those that were dead until now, of this tenant if one is given."""
+    rows = await database.fetch(
+        sql.replay_dead, shards=[shard_of(letter.key.job_uid) for letter in letters],
+        job_uids=[letter.key.job_uid for letter in letters], slots=[letter.key.scheduled_for for letter in letters],
+        available_ats=[letter.available_at for letter in letters],
+        rank_ats=[rank(letter.available_at, priority=0) for letter in letters],
+        gates=[Gate.TIME if letter.available_at > now else Gate.OPEN for letter in letters],
+        audit_ids=[uuid.uuid4() for _ in letters], tenant_id=tenant_id, actor=actor, now=now, ageing_ms=_AGEING_MS,
+    )  # fmt: skip
+    return [
+        ReplayedRun(
+            key=SlotKey(row["job_uid"], row["scheduled_for"]), available_at=row["available_at"], pool=row["pool"],
+            gate=row["gate"],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+async def matching_dead(
+    database: Database, where: RunFilter, *, tenant_id: str, since: datetime, until: datetime, limit: int
+) -> list[SlotKey]:
+    """Return a tenant's dead letters that a filter means and whose jobs still exist, the longest dead first."""
+    rows = await database.fetch(
+        sql.matching_dead, tenant_id=tenant_id, since=since, until=until, job_id=where.job_id, limit=limit,
+        **filter_columns(where),
+    )  # fmt: skip
+    return [SlotKey(row["job_uid"], row["scheduled_for"]) for row in rows]
+
+
+async def cancel(
+    database: Database, key: SlotKey, *, tenant_id: str | None, actor: str, reason: str, now: datetime
+) -> CancelLook | None:
+    """End a run that waits, or ask for the end of one that runs. None: there is no such run, or not of this tenant."""
+    rows = await database.fetch(
+        sql.cancel_run, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for,
+        tenant_id=tenant_id, actor=actor, reason=reason, audit_id=uuid.uuid4(), now=now,
+    )  # fmt: skip
+    return CancelLook(**dict(rows[0])) if rows else None
+
+
+def filter_columns(where: RunFilter) -> dict[str, Any]:
+    """Return the parts of a filter that every statement takes alike."""
+    return {
+        "handler": where.handler,
+        "label": where.label_name,
+        "label_value": where.label_value,
+        "error": where.error,
+    }
+
+
+def _columns(request: KeyedRequest) -> dict[str, Any]:
+    return {
+        "tenant_id": request.tenant_id,
+        "key": request.key,
+        "job_id": request.job_id,
+        "scheduled_for": request.scheduled_for,
+        "payload": request.payload,
+    }

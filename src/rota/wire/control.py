@@ -1,0 +1,175 @@
+"""All that people and programs ask of a cluster, for one tenant: spoken by the services and by the HTTP client alike.
+
+One conformance suite proves both, so that every command works against a database as it does against a URL.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from rota.domain.job import Job
+from rota.wire.access import AuditPage, NewToken, Scope, SigningSecret, TenantDocument, TenantList, TokenList
+from rota.wire.jobs import DeletedAnswer, JobDocument, JobPage, Missed, PutAnswer, SkippedDocument, SlotsAnswer
+from rota.wire.runs import CancelAnswer, ReplayAnswer, RunDetail, RunFilterQuestion, RunPage, TriggerAnswer
+from rota.wire.work import ShardList, StatsAnswer, WorkerList
+
+
+class Control(Protocol):
+    """Every method may raise DatabaseUnavailable, Forbidden and TooManyCalls besides what it names.
+
+    Jobs and runs of other tenants do not exist here: asking for one raises NotFound.
+    """
+
+    # define
+
+    async def put_job(self, job: Job, *, if_version: int | None = None) -> PutAnswer:
+        """Insert or replace a job. Raises InvalidInput, VersionConflict, QuotaExceeded."""
+        ...
+
+    async def put_jobs(self, jobs: Sequence[Job]) -> list[PutAnswer]:
+        """Insert or replace jobs: batches of 1,000, each of which is put whole or not at all."""
+        ...
+
+    async def get_job(self, job_id: str) -> JobDocument:
+        """Return one job. Raises NotFound."""
+        ...
+
+    async def list_jobs(
+        self, *, prefix: str = "", label: str = "", handler: str = "", enabled: bool | None = None, limit: int = 100,
+        cursor: str | None = None,
+    ) -> JobPage:  # fmt: skip
+        """Return a page in the order of ids. `label` is `name` or `name=value`. Raises InvalidInput, InvalidCursor."""
+        ...
+
+    async def pause_job(self, job_id: str, *, reason: str = "", resume_at: datetime | None = None) -> JobDocument:
+        """Make no more runs until resumed, or until `resume_at`. Raises NotFound, InvalidInput."""
+        ...
+
+    async def resume_job(self, job_id: str, *, missed: Missed = "policy") -> JobDocument:
+        """Let a paused job run again. Raises NotFound."""
+        ...
+
+    async def delete_job(self, job_id: str) -> DeletedAnswer:
+        """Delete a job and cancel its waiting runs. Raises NotFound."""
+        ...
+
+    async def next_slots(self, job_id: str, *, count: int = 10) -> SlotsAnswer:
+        """Return a job's next slots, each with the rule that made it. Raises NotFound, InvalidInput."""
+        ...
+
+    async def preview(
+        self, schedule: Mapping[str, Any], *, job_id: str = "preview", jitter: float = 0.0,
+        after: datetime | None = None, count: int = 10,
+    ) -> SlotsAnswer:  # fmt: skip
+        """Return the slots of a schedule that is no job's yet. Raises InvalidInput."""
+        ...
+
+    # run
+
+    async def trigger(
+        self, job_id: str, *, scheduled_for: datetime | None = None, payload: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> TriggerAnswer:  # fmt: skip
+        """Make one run, now or at a slot. Raises NotFound, InvalidInput, SlotTaken, KeyReused."""
+        ...
+
+    async def job_runs(self, job_id: str, *, state: str = "", limit: int = 50, cursor: str | None = None) -> RunPage:
+        """Return a job's runs, newest slots first. Raises NotFound, InvalidInput, InvalidCursor."""
+        ...
+
+    async def list_runs(
+        self,
+        where: RunFilterQuestion | None = None,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """Return runs, newest slots first; without `since`, those made within the last day (dead ones: all).
+
+        Raises InvalidInput, InvalidCursor.
+        """
+        ...
+
+    async def get_run(self, run_id: UUID) -> RunDetail:
+        """Return a run with its ended attempts. Raises NotFound, InvalidInput."""
+        ...
+
+    async def skipped(self, job_id: str, *, limit: int = 50) -> list[SkippedDocument]:
+        """Return a job's part of the slot ledger, latest first. Raises NotFound."""
+        ...
+
+    async def replay_run(self, run_id: UUID) -> RunDetail:
+        """Send one dead letter back to the queue. Raises NotFound, NotDead."""
+        ...
+
+    async def replay_runs(
+        self,
+        where: RunFilterQuestion,
+        *,
+        rate: float | None = None,
+        limit: int = 1000,
+    ) -> ReplayAnswer:
+        """Send dead letters back, at most `limit`, `rate` a second. Raises InvalidInput."""
+        ...
+
+    async def cancel_run(self, run_id: UUID) -> CancelAnswer:
+        """Cancel a run that waits, or ask the worker of one that runs to stop. Raises NotFound, RunFinished."""
+        ...
+
+    # the cluster
+
+    async def workers(self) -> WorkerList:
+        """Return the live workers of this tenant; an operator's: all."""
+        ...
+
+    async def drain_worker(self, worker_id: str) -> WorkerList:
+        """Let a worker claim no more; returns its processes. Raises NotFound."""
+        ...
+
+    async def shards(self) -> ShardList:
+        """Return who owns which shard. An operator's question: raises Forbidden."""
+        ...
+
+    async def stats(self) -> StatsAnswer:
+        """Return how much waits, runs and is dead."""
+        ...
+
+    # people and tenants
+
+    async def create_token(
+        self, *, scopes: Sequence[Scope], name: str = "", expires_at: datetime | None = None
+    ) -> NewToken:
+        """Make a token for this tenant; its text is shown this once. Raises InvalidInput."""
+        ...
+
+    async def tokens(self) -> TokenList:
+        """Return this tenant's tokens, revoked ones too."""
+        ...
+
+    async def revoke_token(self, token_id: str) -> None:
+        """Let a token hold no longer. Raises NotFound."""
+        ...
+
+    async def audit(self, *, subject: str = "", limit: int = 50, cursor: str | None = None) -> AuditPage:
+        """Return what was changed, latest first. Raises InvalidCursor."""
+        ...
+
+    async def signing_secret(self) -> SigningSecret:
+        """Return the key that signs the calls of this tenant's HTTP targets."""
+        ...
+
+    async def tenants(self) -> TenantList:
+        """Return all tenants with quotas of their own. An operator's question: raises Forbidden."""
+        ...
+
+    async def put_tenant(
+        self, tenant_id: str, *, max_jobs: int | None = None, max_payload_bytes: int | None = None,
+        calls_per_second: float | None = None,
+    ) -> TenantDocument:  # fmt: skip
+        """Set a tenant's quotas. An operator's: raises Forbidden, InvalidInput."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what this holds."""
+        ...

@@ -1,0 +1,117 @@
+"""Documents of the define stage: jobs, and the slots of their schedules."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import AwareDatetime
+
+from rota.wire.document import Document, Question
+
+Missed = Literal["policy", "drop", "once", "catch_up"]
+"""What becomes of slots that a pause held back: left to the job's policy, nothing, one run, or one each, bounded."""
+
+JobState = Literal["active", "paused", "finished", "quarantined"]
+
+
+class JobDocument(Document):
+    """Where a job stands. `job` is its definition as `PUT /v1/jobs/{job_id}` takes it; null when it cannot be read."""
+
+    job_id: str
+    tenant_id: str
+    state: JobState
+    version: int
+    next_run_at: datetime | None
+    next_slot: datetime | None
+    paused_at: datetime | None
+    pause_reason: str | None
+    resume_at: datetime | None
+    quarantined: str | None
+    created_at: datetime
+    updated_at: datetime
+    job: dict[str, Any] | None
+    problem: str | None
+
+
+class PutAnswer(Document):
+    """What a put did. `changed` is false when the same definition stood there already."""
+
+    job_id: str
+    version: int
+    next_run_at: datetime | None
+    next_slot: datetime | None
+    changed: bool
+    created: bool
+    warnings: tuple[str, ...]
+
+
+class PutAnswers(Document):
+    """What a batch did, in the order of its definitions."""
+
+    jobs: tuple[PutAnswer, ...]
+
+
+class JobPage(Document):
+    jobs: tuple[JobDocument, ...]
+    next_cursor: str | None
+
+
+class SlotDocument(Document):
+    """One slot. `rule` says what made it: `named` by the schedule, moved out of a `gap` of the clock, taken once or
+    twice in a `fold`. `starts_at` is the slot plus the job's jitter."""
+
+    slot: datetime
+    local: str
+    rule: Literal["named", "gap", "fold"]
+    starts_at: datetime
+
+
+class SlotsAnswer(Document):
+    words: str
+    slots: tuple[SlotDocument, ...]
+    warnings: tuple[str, ...]
+    state: JobState | None = None
+
+
+class SkippedDocument(Document):
+    """A range of the slot ledger: slots that made no run. `slots` is null past 1,000."""
+
+    first_slot: datetime
+    last_slot: datetime
+    slots: int | None
+    reason: str
+    policy: Any
+    recorded_at: datetime
+
+
+class SkippedList(Document):
+    skipped: tuple[SkippedDocument, ...]
+
+
+class PauseQuestion(Question):
+    reason: str = ""
+    resume_at: AwareDatetime | None = None
+
+
+class ResumeQuestion(Question):
+    missed: Missed = "policy"
+
+
+class PreviewQuestion(Question):
+    """A schedule as in a job; with `job_id` the jitter is that job's."""
+
+    schedule: dict[str, Any]
+    job_id: str = "preview"
+    jitter: float = 0.0
+    after: AwareDatetime | None = None
+    count: int = 10
+
+
+class JobsBatch(Question):
+    """Definitions, at most 1,000: all are put, or none."""
+
+    jobs: tuple[dict[str, Any], ...]
+
+
+class DeletedAnswer(Document):
+    job_id: str
+    cancelled: int

@@ -1,0 +1,116 @@
+"""Documents of runs: what was asked for, what happened, and the way back for dead letters."""
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import AwareDatetime, Field
+
+from rota.wire.document import Document, Question
+
+State = Literal["blocked", "pending", "running", "succeeded", "dead", "cancelled"]
+
+
+class RunDocument(Document):
+    """One run. `error` is that of its last ended attempt, in lists of dead letters and where the run is read alone."""
+
+    run_id: UUID
+    tenant_id: str | None
+    job_id: str | None
+    scheduled_for: datetime
+    state: State
+    gate: str | None
+    origin: str
+    attempt: int
+    max_attempts: int | None
+    handler: str | None
+    pool: str | None
+    priority: int | None
+    created_at: datetime
+    available_at: datetime | None
+    started_at: datetime | None
+    worker_id: str | None
+    lease_expires_at: datetime | None
+    cancel_requested_at: datetime | None
+    progress: float | None
+    progress_note: str | None
+    finished_at: datetime | None
+    reason: str | None
+    payload: Any
+    result: Any
+    error: str | None = None
+    died_at: datetime | None = None
+
+
+class AttemptDocument(Document):
+    """An ended attempt."""
+
+    attempt: int
+    outcome: str
+    worker_id: str
+    started_at: datetime
+    ended_at: datetime
+    error: str | None
+
+
+class RunDetail(RunDocument):
+    attempts: tuple[AttemptDocument, ...]
+
+
+class RunPage(Document):
+    runs: tuple[RunDocument, ...]
+    next_cursor: str | None
+
+
+class TriggerQuestion(Question):
+    scheduled_for: AwareDatetime | None = None
+    payload: dict[str, Any] | None = None
+
+
+class TriggerAnswer(Document):
+    """The run that was asked for, as it was made: a repeated request gets the same answer.
+
+    `created`, false when an earlier request with the same key made it, travels as the status: 201 or 200.
+    """
+
+    run_id: UUID
+    job_id: str
+    scheduled_for: datetime
+    state: State
+    created: bool = Field(default=True, exclude=True)
+
+
+class RunFilterQuestion(Question):
+    """Which runs are meant; what is left out is not asked for. `error` is a part of the last error's text."""
+
+    job_id: str = ""
+    state: str = ""
+    handler: str = ""
+    label: str = ""
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
+    error: str = ""
+
+
+class ReplayQuestion(Question):
+    """Dead letters to send back: those of `filter` (its state is dead), at most `limit`, `rate` of them a second."""
+
+    filter: RunFilterQuestion = RunFilterQuestion()
+    rate: float | None = None
+    limit: int = 1000
+
+
+class ReplayAnswer(Document):
+    """How many runs wait again. `more` tells that the limit was reached. `last_at`: when the last of them may start."""
+
+    replayed: int
+    more: bool
+    last_at: datetime | None
+
+
+class CancelAnswer(Document):
+    """`state` is cancelled for a run that waited; a running one stays running until its worker has been told."""
+
+    run_id: UUID
+    state: State
+    cancel_requested: bool

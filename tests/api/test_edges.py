@@ -1,0 +1,244 @@
+"""What nobody means and somebody sends: hostile ids, bodies and cursors. Nothing of it is a fault of the server."""
+
+import asyncio
+import io
+import re
+from urllib.parse import quote
+
+import pytest
+from structlog.testing import capture_logs
+
+from rota.api.problems import every_error
+from rota.services.fleet import Fleet
+from tests.api.conftest import Caller, Served, soon
+from tests.services.stories import outage
+
+RUN = "019b76da-a800-8000-8cb6-e7e8c805b49c"
+
+IDS = [
+    "a/b/c", "a/b/next", "/", "//", ".", "..", "../..", "null", "None", "undefined", "true", "0", "-1", "%", "%2F",
+    "100%25", "a b", "a+b", "ä€😀", "e\u0301", "\u202e", "jobs:batch", "a:batch", "?", "#", "a?b=c#d", "'", '"', "\\",
+    "; DROP TABLE job", "$1", "{}", "{job_id}", "<script>", "*", "x" * 200, "😀" * 200, "\u200b",
+]  # fmt: skip
+
+
+def encoded(job_id: str) -> str:
+    return quote(job_id, safe="").replace(".", "%2E")
+
+
+async def test_a_job_may_be_called_anything(me: Caller) -> None:
+    for job_id in IDS:
+        path = f"/v1/jobs/{encoded(job_id)}"
+        assert (await me.put(path, {"handler": "h"})).ok()["job_id"] == job_id
+        assert (await me.get(path)).ok()["job_id"] == job_id
+        assert (await me.get(f"{path}/next")).ok()["slots"] == []
+        assert (await me.post(f"{path}/runs")).status == 201
+    listed = (await me.get("/v1/jobs")).ok()["jobs"]
+    assert {job["job_id"] for job in listed} == set(IDS)
+    for job_id in IDS:
+        assert (await me.ask("DELETE", f"/v1/jobs/{encoded(job_id)}")).ok()["cancelled"] == 1
+
+
+async def test_what_can_be_no_id_is_refused(me: Caller) -> None:
+    for segment in ["%00", "%FF", "%C3%28", "%ED%A0%80", "a%0Ab", "x" * 201, "x" * 20_000, "%20a", "%20"]:
+        for method in ("GET", "PUT", "DELETE"):
+            answer = await me.ask(method, f"/v1/jobs/{segment}", {"handler": "h"} if method == "PUT" else None)
+            assert answer.status in (400, 422), answer.body
+            assert answer.code in ("malformed", "invalid-input")
+
+
+async def test_there_is_nothing_under_an_unknown_path(me: Caller) -> None:
+    for path in ["/", "/v1", "/v1/", "/v1/jobs/", "/v1//jobs", "/v1/jobs/a/b", "/v2/jobs", "/v1/jobs/a/"]:
+        assert (await me.get(path)).code == "not-found"
+
+
+async def test_an_unknown_method_is_told_which_are_known(me: Caller) -> None:
+    answer = await me.ask("PATCH", "/v1/jobs/tick")
+    assert (answer.status, answer.code) == (405, "method-not-allowed")
+    assert answer.headers["Allow"] == "DELETE, GET, PUT"
+
+
+async def test_what_can_be_no_run_is_refused(me: Caller) -> None:
+    for run_id in ["null", "1", "..%2F", "00000000-0000-4000-8000-000000000000", "x" * 5000, "%00"]:
+        assert (await me.get(f"/v1/runs/{run_id}")).status in (404, 422)
+
+
+async def test_a_run_that_there_is_not(me: Caller) -> None:
+    assert (await me.get(f"/v1/runs/{RUN}")).code == "not-found"
+
+
+async def test_a_hostile_cursor_is_refused(me: Caller) -> None:
+    await me.put_job()
+    for cursor in ["", "x", "null", "%00", "=" * 900, "x" * 2000, "eyJhIjogMX0", "%F0%9F%98%80", "..", "AAAA", "-1"]:
+        for path in ("/v1/jobs", "/v1/runs", "/v1/jobs/tick/runs", "/v1/audit"):
+            answer = await me.get(f"{path}?cursor={cursor}")
+            assert answer.status in (400, 422), (path, answer.body)
+
+
+BODIES: list[tuple[bytes, int, str]] = [
+    (b"", 422, "invalid-input"),
+    (b"{", 400, "malformed"),
+    (b'{"handler": NaN}', 400, "malformed"),
+    (b"\xff", 400, "malformed"),
+    (b"null", 422, "invalid-input"),
+    (b"[]", 422, "invalid-input"),
+    (b'"text"', 422, "invalid-input"),
+    (b"[" * 100_000, 422, "invalid-input"),
+    (rb'{"handler": "\u0000"}', 422, "invalid-input"),
+    (rb'{"handler": "\ud800"}', 422, "invalid-input"),
+    (b'{"handler": "h", "handlre": 1}', 422, "invalid-input"),
+    (b'{"handler": "h", "payload": {"a": 1e999}}', 422, "invalid-input"),
+    (b'{"handler": "h", "job_id": "other"}', 422, "invalid-input"),
+    (b'{"handler": "h", "tenant_id": "other"}', 422, "invalid-input"),
+    (b'{"handler": "h", "schedule": {"kind": "cron", "expression": "x"}}', 422, "invalid-schedule"),
+]
+
+
+async def test_a_hostile_body_is_refused(me: Caller) -> None:
+    for body, status, code in BODIES:
+        answer = await me.ask("PUT", "/v1/jobs/tick", body=body)
+        assert (answer.status, answer.code) == (status, code), body[:100]
+
+
+async def test_a_body_that_is_not_json_is_refused_by_its_type(me: Caller) -> None:
+    answer = await me.ask("PUT", "/v1/jobs/tick", body=b"handler=h", kind="application/x-www-form-urlencoded")
+    assert (answer.status, answer.code) == (415, "unsupported-media")
+
+
+async def test_a_body_of_ten_megabytes_is_refused_unless_it_is_a_batch(me: Caller) -> None:
+    big = io.BytesIO(b'{"handler": "h", "description": "' + b"x" * 10_000_000 + b'"}')
+    refused = await me.ask("PUT", "/v1/jobs/tick", body=big)
+    assert (refused.status, refused.code) == (413, "too-large")
+    batch = io.BytesIO(b'{"jobs": [{"job_id": "a", "handler": "h", "description": "' + b"x" * 10_000_000 + b'"}]}')
+    assert (await me.ask("POST", "/v1/jobs:batch", body=batch)).code == "invalid-input"
+
+
+async def test_a_body_without_a_length_is_counted_while_it_is_read(server: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    token = await server.token()
+    writer.write(
+        b"PUT /v1/jobs/tick HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+        b"Authorization: Bearer " + token.encode() + b"\r\n\r\n"
+    )
+    writer.write((b"10000\r\n" + b"x" * 0x10000 + b"\r\n") * 20)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 413")
+    writer.close()
+
+
+async def test_a_caller_who_leaves_in_the_middle_of_a_body_is_no_fault(server: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    token = await server.token()
+    with capture_logs() as logs:
+        writer.write(
+            b"PUT /v1/jobs/tick HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+            b"Authorization: Bearer " + token.encode() + b"\r\n\r\n{"
+        )
+        await writer.drain()
+        writer.close()
+        text = server.app.state.api.metrics.scrape
+        left = b""
+
+        async def look() -> None:
+            nonlocal left
+            left = await text()
+
+        await soon(lambda: b'route="/v1/jobs/{job_id}",status="499"' in left, look)
+    assert [entry for entry in logs if entry["event"] == "api.fault"] == []
+    assert await reader.read() == b""
+
+
+async def test_a_stranger_s_body_is_not_even_read(server: Served) -> None:
+    answer = await server.caller().ask("PUT", "/v1/jobs/tick", body=b"{" * 1000)
+    assert answer.code == "unauthorized"
+
+
+async def test_a_misspelt_filter_is_refused_in_place_of_being_passed_over(me: Caller) -> None:
+    refused = await me.get("/v1/runs?stat=dead")
+    assert (refused.code, refused.json["field"]) == ("invalid-input", "stat")
+
+
+async def test_a_query_that_is_out_of_bounds_names_its_field(me: Caller) -> None:
+    for query in ["limit=0", "limit=1001", "limit=x", "state=late", "since=yesterday", "error=%00", "limit="]:
+        refused = await me.get(f"/v1/runs?{query}")
+        assert refused.code == "invalid-input"
+        assert refused.json["field"] in (query.partition("=")[0], "query")
+
+
+async def test_fields_that_are_wrong_are_named(me: Caller) -> None:
+    refused = await me.post("/v1/claims", {"worker_id": "w", "limit": 501, "wait": 31})
+    assert (refused.status, refused.json["field"]) == (422, "limit")
+    assert "wait" in refused.json["detail"]
+
+
+async def test_every_answer_tells_the_server_s_instant(server: Served, me: Caller) -> None:
+    for path in ("/v1/me", "/healthz", "/nowhere", "/docs", "/v1/jobs/%FF"):
+        assert (await me.get(path)).headers["Rota-Now"] == "2026-01-01T00:00:00Z"
+
+
+async def tick_successfully(server: Served) -> None:
+    """Let the timer's loop have succeeded just now, and the scheduler say so."""
+    server.kit.process.loops["scheduler"].last_success = server.kit.clock.now()
+    await server.kit.process.keeper.tick()
+
+
+async def test_ready_means_that_schedulers_tick_and_workers_claim(server: Served, me: Caller) -> None:
+    nobody = server.caller()
+    assert (await nobody.get("/healthz")).ok() == {"alive": True}
+    red = await nobody.get("/readyz")
+    assert (red.status, red.json["ready"], red.json["tick_age"]) == (503, False, None)
+    await tick_successfully(server)
+    green = {"ready": True, "problems": [], "tick_age": 0.0, "claim_age": None}
+    assert (await nobody.get("/readyz")).ok() == green
+    await me.claim()
+    server.kit.clock.advance(8)
+    await tick_successfully(server)
+    assert (await nobody.get("/readyz")).ok() == green | {"claim_age": 8.0}
+    server.kit.clock.advance(10)
+    red = await nobody.get("/readyz")
+    assert (red.status, len(red.json["problems"])) == (503, 1)
+    assert "scheduler" in red.json["problems"][0]
+
+
+async def test_without_a_database_nothing_is_ready_and_calls_may_be_repeated(server: Served, me: Caller) -> None:
+    async with outage(server.kit):
+        changed = await me.put("/v1/jobs/tick", {"handler": "h"})
+        assert (changed.status, changed.code, changed.headers["Retry-After"]) == (503, "database-unavailable", "1")
+    assert (await server.caller().get("/healthz")).status == 200
+
+
+async def test_an_error_has_an_entry_on_the_page_that_its_type_names(server: Served) -> None:
+    page = (await server.caller().get("/errors")).body.decode()
+    assert set(re.findall(r'<h2 id="([^"]+)"', page)) == {kind.code for kind in every_error()}
+
+
+async def test_the_documentation_needs_nothing_from_outside(server: Served) -> None:
+    page = (await server.caller().get("/docs")).body.decode()
+    links = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(links) == 3
+    for link in links:
+        assert link.startswith("/docs/assets/")
+        assert (await server.caller().get(link)).status == 200
+    schema = (await server.caller().get("/openapi.json")).ok()
+    assert schema["openapi"] == "3.1.0"
+    assert schema["components"]["schemas"]["Problem"]["required"]
+
+
+async def test_metrics_count_calls_by_their_route(server: Served, me: Caller) -> None:
+    await me.put_job("one")
+    await me.put_job("two")
+    await me.get("/nowhere")
+    operator = server.caller(await server.token("*"))
+    text = (await operator.get("/metrics")).body.decode()
+    assert 'rota_http_requests_total{method="PUT",route="/v1/jobs/{job_id}",status="200"} 2.0' in text
+    assert 'route="unmatched"' in text
+    assert "default" not in text
+
+
+async def test_a_fault_is_a_problem_too(server: Served, me: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: Fleet, *, tenant_id: str | None) -> None:
+        raise LookupError("a bug with a secret in it")
+
+    monkeypatch.setattr(Fleet, "stats", broken)
+    answer = await me.get("/v1/stats")
+    assert (answer.status, answer.code) == (500, "fault")
+    assert "secret" not in answer.body.decode()

@@ -1,0 +1,149 @@
+"""A run that somebody wants cancelled while it runs: its worker is told, and however the attempt ends, it is over."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from rota.domain.attempt import RESULT_LIMIT, LeaseKey, Outcome, Report
+from rota.domain.job import Job
+from rota.domain.run import RunState
+from rota.errors import InvalidInput, LeaseLost, TooLarge
+from rota.testing import RotaKit
+from rota.testing.kit import KitWork
+from tests.services.stories import MINUTE, SECOND, TEN_SECONDS, execute, fetch, states
+from tests.store.stage import uncommitted
+
+
+async def running(kit: RotaKit, **changes: object) -> KitWork:
+    """Return the claim on a run of a job that retries at once."""
+    await kit.put(Job(**{"job_id": "tick", "handler": "h", "max_attempts": 3, **changes}))  # type: ignore[arg-type]
+    await kit.on_demand.trigger("tick", tenant_id="default")
+    return await kit.worker("w-1", handlers=["h"]).claim_one()
+
+
+async def ask_for_the_end(kit: RotaKit) -> None:
+    await execute(kit, "UPDATE rota.lease SET cancel_requested_at = $1", kit.clock.now())
+
+
+async def test_a_renewal_tells_the_worker(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    assert (await work.desk.renew([work.claim.key])).cancelled == frozenset()
+    await ask_for_the_end(rota_kit)
+    renewal = await work.desk.renew([work.claim.key])
+    assert renewal.cancelled == {work.claim.key.token}
+    assert not renewal.lost
+    [lease] = (await rota_kit.rota.completion.renew([work.claim.key])).values()
+    assert lease.cancel
+    assert lease.expires_at == rota_kit.clock.now() + work.claim.lease_duration
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome.CANCELLED, Outcome.FAILED, Outcome.GAVE_UP, Outcome.SNOOZED, Outcome.RELEASED, Outcome.LOST]
+)
+async def test_however_the_attempt_ends_the_run_is_cancelled(rota_kit: RotaKit, outcome: Outcome) -> None:
+    work = await running(rota_kit, max_attempts=1)
+    await ask_for_the_end(rota_kit)
+    report = Report(key=work.claim.key, outcome=outcome, error="told to stop")
+    told = await rota_kit.rota.completion.report([report])
+    assert told == {work.claim.key.token: RunState.CANCELLED}
+    [run] = await rota_kit.runs("tick")
+    assert (run.state, run.reason, run.attempt) == ("cancelled", "cancelled on request", 1)
+    assert [attempt.outcome for attempt in await rota_kit.attempts(run)] == [outcome]
+    assert not await fetch(rota_kit, "SELECT FROM rota.pending") + await fetch(rota_kit, "SELECT FROM rota.dead")
+    await rota_kit.check()
+
+
+async def test_a_success_stays_a_success(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    await ask_for_the_end(rota_kit)
+    await work.succeed({"rows": 7})
+    [run] = await rota_kit.runs("tick")
+    assert (run.state, run.reason) == ("succeeded", None)
+
+
+async def test_a_worker_that_is_gone_ends_the_run_as_well(rota_kit: RotaKit) -> None:
+    await running(rota_kit)
+    await ask_for_the_end(rota_kit)
+    await rota_kit.advance(2 * MINUTE)
+    [run] = await rota_kit.runs("tick")
+    assert (run.state, run.reason) == ("cancelled", "cancelled on request")
+    assert [attempt.outcome for attempt in await rota_kit.attempts(run)] == ["lost"]
+
+
+async def test_a_worker_that_cancels_by_itself_says_so(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    await work.report(Outcome.CANCELLED, error="nothing to do here")
+    [run] = await rota_kit.runs("tick")
+    assert (run.state, run.reason) == ("cancelled", "cancelled by its worker")
+
+
+async def test_a_report_told_twice_answers_with_the_state_of_now(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    report = Report(key=work.claim.key, outcome=Outcome.FAILED, error="upstream 500")
+    completion = rota_kit.rota.completion
+    token = work.claim.key.token
+    assert await completion.report([report]) == {token: RunState.PENDING}
+    await rota_kit.advance(MINUTE)
+    again = await rota_kit.worker("w-2", handlers=["h"]).claim_one()
+    assert await completion.report([report]) == {token: RunState.RUNNING}
+    await again.succeed()
+    assert await completion.report([report]) == {token: RunState.SUCCEEDED}
+    late = Report(key=work.claim.key, outcome=Outcome.SUCCEEDED)
+    assert await completion.report([late]) == {}
+
+
+async def test_a_success_keeps_its_result_and_a_failure_none(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    await work.report(Outcome.FAILED, error="no", result={"never": "kept"})
+    await rota_kit.advance(MINUTE)
+    [row] = await fetch(rota_kit, "SELECT result FROM rota.run")
+    assert row["result"] is None
+    again = await rota_kit.worker("w-1", handlers=["h"]).claim_one()
+    await again.succeed({"rows": 7, "note": "schön"})
+    [row] = await fetch(rota_kit, "SELECT result->>'note' AS note FROM rota.run")
+    assert row["note"] == "schön"
+
+
+async def test_a_result_that_cannot_be_kept_is_refused_and_nothing_is_recorded(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    for result, error in (("x" * RESULT_LIMIT, TooLarge), ({"n": float("nan")}, InvalidInput), ("\x00", InvalidInput)):
+        with pytest.raises(error, match=r"^result: "):
+            await work.succeed(result)
+    assert await states(rota_kit) == ["running"]
+    await work.succeed("x" * (RESULT_LIMIT - 2))
+
+
+async def test_a_failure_waits_as_long_as_the_upstream_asks(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    await work.report(Outcome.FAILED, error="429", retry_after=10 * MINUTE)
+    [run] = await rota_kit.runs("tick")
+    assert (run.state, run.attempt, run.available_at) == ("pending", 1, rota_kit.clock.now() + 10 * MINUTE)
+
+
+async def test_progress_is_seen_and_needs_the_lease(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    note = rota_kit.rota.completion.note_progress
+    await note(work.claim.key, 0.5, "half\x00way")
+    await note(work.claim.key, 0.75, None)
+    [row] = await fetch(rota_kit, "SELECT progress, progress_note FROM rota.lease")
+    assert (row["progress"], row["progress_note"]) == (0.75, "half\\x00way")
+    for value, text in ((1.5, None), (float("nan"), None), (None, "x" * 501)):
+        with pytest.raises(InvalidInput, match="progress"):
+            await note(work.claim.key, value, text)
+    key = work.claim.key
+    with pytest.raises(LeaseLost):
+        await note(LeaseKey(key.shard, key.job_uid, key.scheduled_for, uuid4()), 0.9, None)
+
+
+async def test_a_run_that_a_long_transaction_ends_does_not_keep_the_reaper_from_the_others(rota_kit: RotaKit) -> None:
+    """A handler ends its run in its own transaction, after its lease has lapsed, and takes its time to commit."""
+    slow = await running(rota_kit, lease_duration=TEN_SECONDS)
+    await rota_kit.on_demand.trigger("tick", tenant_id="default", scheduled_for=rota_kit.clock.now() - SECOND)
+    await rota_kit.worker("w-2", handlers=["h"]).claim_one()
+    async with uncommitted(rota_kit.dsn) as handler:
+        await handler.execute("DELETE FROM rota.lease WHERE token = $1", slow.claim.key.token)
+        await rota_kit.advance(timedelta(minutes=1))
+        assert sorted(await states(rota_kit)) == ["pending", "running"]
+    await rota_kit.tick()
+    assert await states(rota_kit) == ["pending", "pending"]
