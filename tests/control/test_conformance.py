@@ -192,7 +192,7 @@ async def test_a_trigger_is_made_once_under_its_key(control: Control, rota_kit: 
     work = await rota_kit.worker("w-1", handlers=["h"]).claim_one()
     assert work.claim.payload == {"a": [1, None, "é"]}
     again = await control.trigger("j", payload={"a": [1, None, "é"]}, idempotency_key="k-1")
-    assert (again.run_id, again.created, again.state) == (made.run_id, False, "running")
+    assert (again.run_id, again.created, again.state) == (made.run_id, False, "pending")
     await refused(KeyReused, control.trigger("j", payload={"a": 2}, idempotency_key="k-1"))
     taken = await control.trigger("j", scheduled_for=FAR)
     error = await refused(SlotTaken, control.trigger("j", scheduled_for=FAR, idempotency_key="k-2"))

@@ -25,7 +25,8 @@ from rota.domain.attempt import Outcome
 from rota.domain.http_target import check_target
 from rota.domain.job import Job
 from rota.errors import DatabaseUnavailable, InvalidInput
-from rota.testing import RotaKit
+from rota.settings import Settings
+from rota.testing import RotaKit, TestCluster
 from rota.worker.context import RunContext
 from rota.worker.handlers import HandlerRegistry
 from rota.worker.http_target import HttpHandler
@@ -485,7 +486,13 @@ async def test_a_certificate_that_nobody_vouches_for_is_not_believed(
 # With the database
 
 
-async def test_a_target_s_wait_and_result_reach_its_run(rota_kit: RotaKit) -> None:
+async def test_a_target_s_wait_and_result_reach_its_run(rota_cluster: TestCluster) -> None:
+    async with rota_cluster.kit(settings=Settings(http_allow="127.0.0.1")) as kit:
+        await _story_of_a_wait_and_a_result(kit)
+        await kit.check()
+
+
+async def _story_of_a_wait_and_a_result(rota_kit: RotaKit) -> None:
     await rota_kit.tick()
     http = HttpHandler(secrets=secret_of, clock=rota_kit.clock, allowed=Allowed.parse("127.0.0.1"))
     others, caller = rota_kit.worker("w-1", handlers=["invoices"]), rota_kit.worker("w-2", handlers=["http"])
