@@ -51,9 +51,9 @@ async def trigger_in(
 async def complete_in(connection: Any, run: Leased, result: Any = None) -> None:
     """Finish a handler's run as succeeded in the connection's transaction, with a result if there is one (JSON).
 
-    Call it last, and commit: until then a renewal of the run's lease waits. What the handler returns afterwards changes
-    nothing. Raises LeaseLost when the run is another attempt's, or was completed before: roll back, so that nothing of
-    this transaction is kept. Raises InvalidInput.
+    Call it last, and commit: until then the run's lease stays as it is, without renewal. What the handler returns
+    afterwards changes nothing. Raises LeaseLost when the run is another attempt's, or was completed before: roll back,
+    so that nothing of this transaction is kept. Raises InvalidInput.
     """
     question = _complete(run, result)
     with _in_words_of_rota(run.run_id):

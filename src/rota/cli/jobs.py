@@ -177,7 +177,8 @@ async def run(
     async with call.control() as control:
         made = await control.trigger(job_id, scheduled_for=slot, payload=content, idempotency_key=idempotency_key)
     where = "is in the queue" if made.created else "was made before"
-    call.out.answer({**values_of(made), "created": made.created}, f"run {made.run_id} {where}: `rota run show {made.run_id}`")
+    document = {**values_of(made), "created": made.created}
+    call.out.answer(document, f"run {made.run_id} {where}: `rota run show {made.run_id}`")
 
 
 async def next_(

@@ -84,12 +84,20 @@ async def claimed_under(database: Database, tokens: Sequence[UUID], *, worker_id
 
 
 async def renew(database: Database, keys: Sequence[LeaseKey], *, now: datetime) -> dict[UUID, Lease]:
-    """Extend these leases; returns token -> lease of those that are still held."""
+    """Extend these leases; returns token -> lease of those that are still held.
+
+    One that another transaction has locked is held, and keeps its expiry until a later renewal.
+    """
     renewed: dict[UUID, Lease] = {}
     for asked in _asked(keys, renewed, token=lambda key: key.token):
-        rows = await database.fetch(sql.renew_leases, lane=Lane.URGENT, now=now, **_columns(asked))
-        renewed |= {row["token"]: Lease(expires_at=row["expires_at"], cancel=row["cancel"]) for row in rows}
+        renewed |= _leases(await database.fetch(sql.renew_leases, lane=Lane.URGENT, now=now, **_columns(asked)))
+    if missing := [key for key in keys if key.token not in renewed]:
+        renewed |= _leases(await database.fetch(sql.held_leases, lane=Lane.URGENT, **_columns(missing)))
     return renewed
+
+
+def _leases(rows: Sequence[Any]) -> dict[UUID, Lease]:
+    return {row["token"]: Lease(expires_at=row["expires_at"], cancel=row["cancel"]) for row in rows}
 
 
 async def note_progress(database: Database, key: LeaseKey, value: float | None, note: str | None) -> bool:

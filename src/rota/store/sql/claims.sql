@@ -67,6 +67,8 @@ SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.lease_ms, l.cl
 -- name: renew_leases
 -- Extend each lease that is still there under its token, also a lapsed one that nobody reclaimed: the token is the
 -- proof, the expiry only says from when on a reaper may take it. The answer says whose run somebody wants to end.
+-- One that somebody has locked, perhaps a handler's own long transaction that completes its run, is passed over: waiting
+-- for it would cost all the others of the batch their renewal.
 UPDATE rota.lease SET expires_at = $now::timestamptz + lease_ms * interval '1 ms'
  WHERE ctid = ANY (ARRAY (
        SELECT held.ctid
@@ -75,8 +77,18 @@ UPDATE rota.lease SET expires_at = $now::timestamptz + lease_ms * interval '1 ms
         CROSS JOIN LATERAL (
               SELECT l.ctid FROM rota.lease l
                WHERE l.shard = h.shard AND l.job_uid = h.job_uid AND l.scheduled_for = h.scheduled_for
-                 AND l.token = h.token LIMIT 1) held))
+                 AND l.token = h.token LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) held))
 RETURNING token, expires_at, cancel_requested_at IS NOT NULL AS cancel;
+
+-- name: held_leases
+-- Which of these leases are there as yet, whoever has them locked.
+SELECT l.token, l.expires_at, l.cancel_requested_at IS NOT NULL AS cancel
+  FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[])
+       h (shard, job_uid, scheduled_for, token)
+ CROSS JOIN LATERAL (
+       SELECT * FROM rota.lease x
+        WHERE x.shard = h.shard AND x.job_uid = h.job_uid AND x.scheduled_for = h.scheduled_for AND x.token = h.token
+        LIMIT 1) l;
 
 -- name: note_progress
 -- Note how far a run is; what is not said stays as it was.
