@@ -9,7 +9,7 @@ from rota.api.job_schema import DEFINITION
 from rota.api.paths import canonical
 from rota.api.problems import Malformed
 from rota.domain.job import Job
-from rota.errors import InvalidInput
+from rota.errors import InvalidInput, TooLarge
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,11 @@ def test_what_is_not_json_is_malformed(text: bytes) -> None:
 def test_what_no_store_can_hold_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidInput):
         parse(text)
+
+
+def test_millions_of_lists_are_not_even_made() -> None:
+    with pytest.raises(TooLarge):
+        parse(b'{"jobs":[' + b"[]," * 5_000_000 + b"[]]}")
 
 
 def test_json_keeps_what_it_says() -> None:

@@ -2,12 +2,17 @@
 
 import asyncio
 import io
+import json
 import re
+from contextlib import suppress
+from threading import get_ident
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from structlog.testing import capture_logs
 
+from rota.api import body as bodies
 from rota.api.problems import every_error
 from rota.services.fleet import Fleet
 from tests.api.conftest import Caller, Served, soon
@@ -125,6 +130,65 @@ async def test_a_body_without_a_length_is_counted_while_it_is_read(server: Serve
     writer.close()
 
 
+async def test_a_head_that_goes_on_and_on_is_not_read_to_its_end(server: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+    with suppress(ConnectionError):
+        for _ in range(1000):
+            writer.write(b"Cookie: " + b"x" * 0x10000 + b"\r\n")
+            await writer.drain()
+    with suppress(ConnectionError):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+    writer.close()
+
+
+async def test_requests_of_one_connection_are_each_read_from_their_own_beginning(server: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    authorization = b"Authorization: Bearer " + (await server.token()).encode()
+    sent = b'{"handler": "h", "payload": {"a": "' + b"x" * 200_000 + b'"}}'
+    for _ in range(3):
+        writer.write(
+            b"PUT /v1/jobs/tick HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n%s\r\n\r\n%s" % (len(sent), authorization, sent)
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+    writer.close()
+
+
+async def test_a_long_body_does_not_keep_others_waiting(me: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, parse = [], bodies.parse
+
+    def noted(content: bytes) -> Any:
+        threads.append(get_ident())
+        return parse(content)
+
+    monkeypatch.setattr(bodies, "parse", noted)
+    jobs = [{"job_id": f"{number}", "handler": "h", "description": "x" * 1000} for number in range(100)]
+    (await me.post("/v1/jobs:batch", {"jobs": jobs})).ok()
+    (await me.post("/v1/jobs:batch", {"jobs": jobs[:1]})).ok()
+    assert [thread == get_ident() for thread in threads] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("path", "question"),
+    [
+        ("/v1/jobs:batch", {"jobs": [[]] * 100_000}),
+        ("/v1/jobs:batch", {str(number): 1 for number in range(100_000)}),
+        ("/v1/runs:complete", {"reports": [[]] * 100_000}),
+        ("/v1/runs:complete", {"reports": [{str(number): 1 for number in range(100_000)}]}),
+        ("/v1/leases:renew", {"worker_id": "w", "leases": [0] * 100_000}),
+        ("/v1/claims", {"worker_id": "w", "handlers": [0] * 100_000}),
+        ("/v1/tokens", {"scopes": [0] * 100_000}),
+    ],
+)
+async def test_a_hundred_thousand_faults_are_refused_for_one(me: Caller, path: str, question: Any) -> None:
+    refused = await me.ask("POST", path, body=io.BytesIO(json.dumps(question).encode()))
+    assert (refused.status, refused.code) == (422, "invalid-input")
+    assert "more" not in refused.json["detail"].split()
+
+
 async def test_a_caller_who_leaves_in_the_middle_of_a_body_is_no_fault(server: Served) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
     token = await server.token()
@@ -170,6 +234,12 @@ async def test_fields_that_are_wrong_are_named(me: Caller) -> None:
     assert "wait" in refused.json["detail"]
 
 
+async def test_a_refusal_repeats_little_of_what_was_sent(me: Caller) -> None:
+    refused = await me.put("/v1/jobs/tick", {"handler": "h", "overlap": "x" * 500_000})
+    assert (refused.status, refused.json["field"]) == (422, "overlap")
+    assert len(refused.body) < 5000
+
+
 async def test_every_answer_tells_the_server_s_instant(server: Served, me: Caller) -> None:
     for path in ("/v1/me", "/healthz", "/nowhere", "/docs", "/v1/jobs/%FF"):
         assert (await me.get(path)).headers["Rota-Now"] == "2026-01-01T00:00:00Z"
@@ -203,6 +273,7 @@ async def test_without_a_database_nothing_is_ready_and_calls_may_be_repeated(ser
     async with outage(server.kit):
         changed = await me.put("/v1/jobs/tick", {"handler": "h"})
         assert (changed.status, changed.code, changed.headers["Retry-After"]) == (503, "database-unavailable", "1")
+        assert changed.json["detail"] == "The database cannot be reached, or refuses writes, for now."
     assert (await server.caller().get("/healthz")).status == 200
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from typing import Any
-from uuid import uuid4
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import pytest
 
@@ -183,6 +183,34 @@ async def test_a_lease_of_another_tenant_is_lost_to_whoever_shows_its_token(serv
     assert (await acme.post("/v1/leases:renew", {"worker_id": "w", "leases": [lease]})).ok()["renewed"] == []
     assert (await acme.post("/v1/runs:complete", {"reports": [{**lease, "status": "dead"}]})).ok()["accepted"] == []
     assert (await complete(me, run)).status == 200
+
+
+async def test_a_token_beside_a_run_of_one_s_own_proves_nothing_for_another_s(server: Served, me: Caller) -> None:
+    run = await claimed(me)
+    acme = await server.tenant("acme")
+    theirs = await claimed(acme)
+    token = run["lease_token"]
+    reports = [{"run_id": ended["run_id"], "lease_token": token, "status": "dead"} for ended in (theirs, run)]
+    assert (await acme.post("/v1/runs:complete", {"reports": reports})).ok()["accepted"] == []
+    assert (await complete(me, run)).ok()["state"] == "succeeded"
+
+
+async def test_the_instance_of_another_tenant_s_worker_cannot_be_guessed_and_taken(server: Served, me: Caller) -> None:
+    acme = await server.tenant("acme")
+    guessed = str(uuid5(NAMESPACE_URL, "default\0w-1"))
+    said = {"worker_id": "thief", "instance": guessed}
+    assert (await acme.put(f"/v1/workers/{guessed}", said)).json["field"] == "instance"
+    assert (await acme.post("/v1/claims", said)).json["field"] == "instance"
+    await claimed(me)
+
+
+async def test_a_worker_knows_a_thousand_handlers_at_most(me: Caller) -> None:
+    many = [f"h-{number}" for number in range(1001)]
+    assert (await me.post("/v1/claims", {"worker_id": "w-1", "handlers": many})).json["field"] == "handlers"
+    instance = str(uuid4())
+    said = {"worker_id": "w-1", "instance": instance, "handlers": many}
+    assert (await me.put(f"/v1/workers/{instance}", said)).json["field"] == "handlers"
+    assert await me.claim(handlers=many[1:]) == []
 
 
 async def test_a_server_that_did_not_see_the_claim_knows_whose_run_it_is(server: Served, me: Caller) -> None:

@@ -91,8 +91,8 @@ def test_a_job_is_defined_by_options(rota: Cli) -> None:
     )  # fmt: skip
     rota.json("job", "put", "tick", "--every", "1h30m")
     assert rota.json("job", "show", "tick")["job"]["schedule"]["every"] == "1h30m"
-    rota.json("job", "put", "launch", "--at", "2999-01-01T00:00:00Z")
-    assert rota.json("job", "next", "launch")["slots"] == ["2999-01-01T00:00:00Z"]
+    rota.json("job", "put", "launch", "--at", "2035-01-01T00:00:00Z")
+    assert rota.json("job", "next", "launch")["slots"] == ["2035-01-01T00:00:00Z"]
 
 
 def test_a_version_that_moved_on_is_a_conflict(rota: Cli) -> None:
@@ -113,9 +113,9 @@ def test_a_job_is_paused_with_a_reason_and_resumed(rota: Cli) -> None:
 
 def test_a_job_is_run_once_at_a_slot(rota: Cli) -> None:
     rota.json("job", "put", "a", "--handler", "h")
-    made = rota.json("job", "run", "a", "--at", "2999-01-01T00:00:00Z", "--payload", '{"b": 2}')
-    assert made["scheduled_for"] == "2999-01-01T00:00:00Z"
-    assert rota("job", "run", "a", "--at", "2999-01-01T00:00:00Z").code == 4
+    made = rota.json("job", "run", "a", "--at", "2035-01-01T00:00:00Z", "--payload", '{"b": 2}')
+    assert made["scheduled_for"] == "2035-01-01T00:00:00Z"
+    assert rota("job", "run", "a", "--at", "2035-01-01T00:00:00Z").code == 4
     run = rota.json("run", "show", made["run_id"])
     assert (run["state"], run["gate"], run["origin"], run["payload"]) == ("pending", "time", "manual", {"b": 2})
     assert rota.json("job", "delete", "a") == {"job_id": "a", "cancelled": 1}
@@ -154,9 +154,9 @@ def test_jobs_are_listed_by_label_handler_and_whether_they_run(rota: Cli) -> Non
 
 def test_a_pause_has_an_end_and_the_missed_slots_a_choice(rota: Cli) -> None:
     rota.json("job", "put", "a", "--every", "5m")
-    paused = rota.json("job", "pause", "a", "--resume-at", "2999-01-01T00:00:00Z")
-    assert paused["resume_at"] == "2999-01-01T00:00:00Z"
-    assert "2999-01-01T00:00:00Z" in rota("job", "pause", "a", "--resume-at", "2999-01-01T00:00:00Z").out
+    paused = rota.json("job", "pause", "a", "--resume-at", "2035-01-01T00:00:00Z")
+    assert paused["resume_at"] == "2035-01-01T00:00:00Z"
+    assert "2035-01-01T00:00:00Z" in rota("job", "pause", "a", "--resume-at", "2035-01-01T00:00:00Z").out
     assert rota("job", "pause", "a", "--resume-at", "2020-01-01T00:00:00Z").err.startswith("error: resume_at: ")
     assert rota("job", "pause", "a", "--resume-at", "soon").code == 2
     for missed in ("once", "catch_up", "policy"):

@@ -37,7 +37,7 @@ def test_an_id_that_is_none_is_refused_and_one_that_is_unknown_is_not_found(rota
     assert rota("run", "show", "abc").err.startswith("error: run_id: ")
     assert rota("run", "show", "3f8a3cd5-30cb-4a0b-8a0e-29d5ca2c9e0a").code == 2  # a UUID, and none of Rota's
     rota.json("job", "put", "a", "--handler", "h")
-    slot = rota.json("job", "run", "a", "--at", "2999-01-01T00:00:00Z")["run_id"]
+    slot = rota.json("job", "run", "a", "--at", "2035-01-01T00:00:00Z")["run_id"]
     unknown = f"{slot[:8]}-{slot[9:13]}-8000-8000-000000000000"
     assert rota("run", "show", unknown).code == 3
 
@@ -85,7 +85,7 @@ def test_runs_and_dead_letters_are_found_by_handler_label_time_and_error(rota: C
 
 def test_runs_are_listed_page_by_page(rota: Cli) -> None:
     rota.json("job", "put", "a", "--handler", "h")
-    made = [rota.json("job", "run", "a", "--at", f"2999-01-0{day}T00:00:00Z")["run_id"] for day in range(1, 4)]
+    made = [rota.json("job", "run", "a", "--at", f"2035-01-0{day}T00:00:00Z")["run_id"] for day in range(1, 4)]
     page = rota.json("run", "list", "--limit", "2")
     assert [run["run_id"] for run in page["runs"]] == made[:0:-1]
     assert page["next_cursor"] in rota("run", "list", "--limit", "2").out
@@ -100,7 +100,7 @@ def test_runs_are_listed_page_by_page(rota: Cli) -> None:
 
 def test_a_run_that_waits_is_cancelled_and_one_that_ended_is_not(rota: Cli) -> None:
     rota.json("job", "put", "a", "--handler", "h")
-    run_id = rota.json("job", "run", "a", "--at", "2999-01-01T00:00:00Z")["run_id"]
+    run_id = rota.json("job", "run", "a", "--at", "2035-01-01T00:00:00Z")["run_id"]
     assert rota.json("run", "cancel", run_id) == {"run_id": run_id, "state": "cancelled", "cancel_requested": False}
     assert rota("run", "cancel", run_id).code == 4
     assert rota("run", "cancel", "x").code == 2

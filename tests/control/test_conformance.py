@@ -37,7 +37,7 @@ from rota.wire.control import Control
 from rota.wire.runs import RunFilterQuestion
 from tests.client.served import lossy, served
 
-FAR = datetime(2999, 1, 1, tzinfo=UTC)
+FAR = datetime(2035, 1, 1, tzinfo=UTC)
 ALL: tuple[Scope, ...] = get_args(Scope)
 
 

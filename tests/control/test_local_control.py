@@ -32,7 +32,7 @@ from rota.wire.runs import RunFilterQuestion
 from tests.control.conftest import Controls
 from tests.control.test_cursors import HOSTILE
 
-FAR = datetime(2999, 1, 1, tzinfo=UTC)
+FAR = datetime(2035, 1, 1, tzinfo=UTC)
 DEAD = RunFilterQuestion(state="dead")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from base64 import b64decode
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from rota.domain.token_text import parse_token
 from rota.errors import InvalidInput, NotFound, Unauthorized
 from rota.services.access import USE_NOTED, Access
 from rota.services.quota import REMEMBERED
-from rota.store.database import Database
+from rota.store.database import Database, Lane
 from rota.testing import RotaKit
 from tests.services.stories import HOUR, START, fetch
 
@@ -35,6 +36,16 @@ async def create(access: Access, **given: Any) -> tuple[str, str]:
     asked = {"tenant_id": "acme", "scopes": ["read"], "name": "", "expires_at": None, "actor": "cli:ada"}
     token, text = await access.create_token(**{**asked, **given})
     return token.token_id, text
+
+
+async def test_a_token_is_looked_at_while_every_usual_connection_is_taken(access: Access, rota_kit: RotaKit) -> None:
+    """Renewals and reports over HTTP come with tokens, and must not wait behind others' reads."""
+    _, text = await create(access)
+    async with asyncio.timeout(10), AsyncExitStack() as taken:
+        for _ in range(rota_kit.database._pools[Lane.WORK].get_max_size()):
+            await taken.enter_async_context(rota_kit.database.transaction())
+        assert (await access.authenticate(text)).tenant_id == "acme"
+        assert await access.quotas("acme") is None
 
 
 # tokens ---------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import rota
 from rota.domain.job import Job
 from rota.domain.run_filter import RunFilter
 from rota.errors import InvalidCursor, InvalidInput, NotFound
+from rota.store import runs
 from rota.store.runs import RunView
 from rota.testing import RotaKit
 from tests.services.stories import HOUR, MINUTE, SECOND, START, execute, fetch
@@ -291,3 +292,28 @@ def test_a_window_is_kept_in_utc() -> None:
     given = datetime.fromisoformat("2026-01-01T02:00:00+02:00")
     assert RunFilter(since=given).since == START
     assert getattr(RunFilter(since=given).since, "tzinfo", None) is UTC
+
+
+# turns ------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_wide_reads_of_one_tenant_keep_nobody_else_waiting(
+    rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading: list[str] = []
+    enough = asyncio.Event()
+
+    async def slow(*_: object, tenant_id: str, **__: object) -> list[RunView]:
+        reading.append(tenant_id)
+        await enough.wait()
+        return []
+
+    monkeypatch.setattr(runs, "recent", slow)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        for tenant in ("acme", "acme", "acme", "default"):
+            group.create_task(find(rota_kit, tenant=tenant))
+        while len(reading) < 3:
+            await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+        assert reading == ["acme", "acme", "default"]
+        enough.set()
+    assert reading == ["acme", "acme", "default", "acme"]

@@ -29,9 +29,9 @@ async def pid_of(database: Database, lane: Lane = Lane.WORK) -> int:
     return pid
 
 
-def columns(key: Any) -> dict[str, Any]:
+def one(key: Any) -> dict[str, Any]:
     return {
-        "shards": [key.shard], "job_uids": [key.job_uid], "slots": [key.scheduled_for], "tokens": [key.token],
+        "shard": key.shard, "job_uid": key.job_uid, "scheduled_for": key.scheduled_for, "token": key.token,
     }  # fmt: skip
 
 
@@ -70,17 +70,16 @@ async def test_a_statement_that_takes_too_long_is_in_doubt_and_never_cancelled(r
     async with await Database.connect(rota_kit.dsn, size=1, reserved=1) as database:
         pid = await pid_of(database, Lane.URGENT)
         async with uncommitted(rota_kit.dsn, HOLD) as other:
-            with pytest.raises(CommitUnknown, match=r"renew_leases gave no answer within 0\.2 s"):
+            with pytest.raises(CommitUnknown, match=r"note_progress gave no answer within 0\.2 s"):
                 await database.fetch(
-                    sql.renew_leases, lane=Lane.URGENT, within=0.2, now=now + claim.lease_duration,
-                    **columns(claim.key),
-                )  # fmt: skip
+                    sql.note_progress, lane=Lane.URGENT, within=0.2, progress=0.5, note=None, **one(claim.key)
+                )
             assert await until_waiting_for(other) == [pid], "the server still works on it"
             assert await pid_of(database, Lane.URGENT) != pid, "the pool goes on with a new connection"
             await other.execute("COMMIT")
             await until_gone(other, pid)
         [run] = await rota_kit.runs("job")
-        assert run.lease_expires_at == now + 2 * claim.lease_duration, "it was done all the same"
+        assert run.progress == 0.5, "it was done all the same"
         assert await claims.renew(database, [claim.key], now=now)
 
 

@@ -77,7 +77,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         "due_schedules", "next_due", "live_among", "materialise_runs", "open_due_gates", "claim_runs", "renew_leases",
         "leases_with_jobs", "settle_attempts", "recorded_outcomes", "expired_leases", "trigger_run", "get_run",
         "runs_of_job", "park_unknown_handlers", "unpark_known_handlers", "claim_tenant_runs", "reap_attempts",
-        "note_progress", "list_jobs", "count_jobs", "due_resumes",
+        "note_progress", "list_jobs", "count_jobs", "due_resumes", "jobs_of_tenant",
     ],
 )  # fmt: skip
 async def test_a_hot_statement_reads_no_table_from_end_to_end(full: Any, name: str) -> None:

@@ -50,6 +50,7 @@ def test_odd_forms_of_an_address_are_that_address(host: str) -> None:
     [
         ("169.254.169.254", Ban.METADATA), ("100.100.100.200", Ban.METADATA), ("fd00:ec2::254", Ban.METADATA),
         ("::ffff:169.254.169.254", Ban.METADATA), ("64:ff9b::a9fe:a9fe", Ban.METADATA), ("168.63.129.16", Ban.METADATA),
+        ("192.0.0.192", Ban.METADATA), ("fd20:ce::254", Ban.METADATA), ("192.0.0.9", Ban.RESERVED),
         ("10.0.0.1", Ban.PRIVATE), ("172.16.0.1", Ban.PRIVATE), ("192.168.1.1", Ban.PRIVATE), ("fc00::1", Ban.PRIVATE),
         ("fd12::1", Ban.PRIVATE), ("198.18.0.1", Ban.PRIVATE), ("192.0.2.1", Ban.PRIVATE), ("2001:db8::1", Ban.PRIVATE),
         ("0.1.2.3", Ban.PRIVATE), ("::ffff:10.0.0.1", Ban.PRIVATE), ("64:ff9b::10.0.0.1", Ban.PRIVATE),

@@ -8,12 +8,15 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from rota.api.recent import Recent
 from rota.clock import Clock
 from rota.domain.job import check_name
+from rota.errors import InvalidInput
 from rota.services.fleet import Fleet
 from rota.wire.work import AnnounceQuestion, ClaimQuestion
 
 ANNOUNCE_INTERVAL: Final = 5.0
 """Seconds between two announcements of a worker that claims."""
 WORKERS_KEPT: Final = 10_000
+MADE_OF_NAMES: Final = 5
+"""The version of the UUIDs that `instance_of` makes."""
 
 
 class Announcements:
@@ -26,6 +29,7 @@ class Announcements:
 
     async def by_itself(self, question: AnnounceQuestion, *, tenant_id: str | None) -> bool:
         """Announce a worker that says so. True asks it to drain. Raises InvalidInput, Conflict."""
+        _check_instance(question.instance)
         return await self._announce(question, tenant_id=tenant_id)
 
     async def by_claim(self, question: ClaimQuestion, *, tenant_id: str | None) -> bool:
@@ -33,6 +37,8 @@ class Announcements:
 
         Raises InvalidInput, Conflict.
         """
+        if question.instance is not None:
+            _check_instance(question.instance)
         instance = instance_of(question, tenant_id=tenant_id)
         known = self._known.get((tenant_id, instance))
         said = AnnounceQuestion(
@@ -82,6 +88,12 @@ class _Known:
     at: float
     drains: bool
     claimed_at: datetime | None
+
+
+def _check_instance(instance: UUID) -> None:
+    """Refuse an instance such as `instance_of` makes of names: whoever guesses a name must not come by its instance."""
+    if instance.version == MADE_OF_NAMES:
+        raise InvalidInput("instance", "is made of a name", hint="choose a random UUID for every process")
 
 
 def instance_of(question: ClaimQuestion, *, tenant_id: str | None) -> UUID:

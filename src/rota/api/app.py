@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import structlog
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -28,7 +29,9 @@ from rota.api.problems import (
 )
 from rota.api.state import Api
 from rota.clock import Clock, SystemClock
-from rota.errors import Forbidden, NotFound, RotaError, TooLarge, Unauthorized
+from rota.errors import DatabaseUnavailable, Forbidden, NotFound, RotaError, TooLarge, Unauthorized
+
+_log = structlog.get_logger(__name__)
 
 RESOURCES = (jobs, schedules, runs, claims, leases, completions, workers, access, probes)
 
@@ -78,6 +81,8 @@ def create_app(
 
 
 async def _refused(request: Request, error: Any) -> Response:
+    if isinstance(error, DatabaseUnavailable):
+        _log.info("api.unavailable", method=request.method, path=request.url.path[:200], error=str(error))
     return problem_response(error, status=status_of(error, asked_with=request.headers))
 
 

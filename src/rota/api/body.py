@@ -1,5 +1,6 @@
 """Bodies: bounded while they are read, and JSON that every store can hold before anybody looks at it."""
 
+import asyncio
 import json
 import math
 from typing import Any, Final, NoReturn
@@ -13,8 +14,13 @@ BODY_LIMIT: Final = 1 << 20
 """The most bytes of a body."""
 BATCH_BODY_LIMIT: Final = 16 << 20
 """The most bytes of a body that carries a batch."""
+CONTAINERS_LIMIT: Final = 500_000
+"""The most lists and objects of a body, counted by their brackets: millions of them take seconds to be made."""
 DEPTH_LIMIT: Final = 100
 """The deepest nesting of a body; what is kept has narrower limits of its own."""
+
+QUICK: Final = 64 * 1024
+"""Bytes of a body that are parsed on the spot; a longer one takes up to seconds, in which other calls go on."""
 
 CLEANED: Final = frozenset({"error"})
 """Members whose text is made storable by the domain: a report is not refused for the bytes in its traceback."""
@@ -43,11 +49,14 @@ async def read(request: Request, *, limit: int) -> ReadRequest:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise UnsupportedMedia("the body must be application/json", hint="send a Content-Type header that says so")
-    return ReadRequest(request, content, parse(content))
+    value = parse(content) if len(content) <= QUICK else await asyncio.to_thread(parse, content)
+    return ReadRequest(request, content, value)
 
 
 def parse(content: bytes) -> Any:
     """Return the value of a JSON text. Raises Malformed, and InvalidInput for what JSON knows and no store can hold."""
+    if content.count(b"[") + content.count(b"{") > CONTAINERS_LIMIT:
+        raise TooLarge("body", f"has more than {CONTAINERS_LIMIT:,} lists and objects", hint="send it in parts")
     try:
         value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError:

@@ -1,6 +1,5 @@
 """What workers say to this server, each for its tenant: tokens prove leases, and single calls go together."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final
@@ -14,13 +13,11 @@ from rota.domain.attempt import Claim, Lease, LeaseKey, Outcome, Report, check_r
 from rota.domain.ids import shard_of, slot_of
 from rota.domain.retry import DELAY_LIMIT
 from rota.domain.run import RunState
-from rota.errors import LeaseLost, NotFound
+from rota.errors import LeaseLost
 from rota.wire.work import CompleteQuestion, Status
 
 JOBS_KEPT: Final = 100_000
 """Of how many jobs the tenant is remembered."""
-LOOK_UPS: Final = 4
-"""How many jobs' tenants are looked up at the same time."""
 
 OUTCOMES: Final[dict[Status, Outcome]] = {
     "succeeded": Outcome.SUCCEEDED,
@@ -72,9 +69,10 @@ class ServerDesk:
 
     async def complete_many(self, reports: Sequence[Report], *, tenant_id: str | None) -> list[RunState | None]:
         """End attempts; returns each one's run's state, None where the lease was lost."""
-        own = {key.token for key in await self._own([report.key for report in reports], tenant_id)}
-        states = iter(await self._report_batch([report for report in reports if report.key.token in own]))
-        return [next(states) if report.key.token in own else None for report in reports]
+        # Whole keys: a token beside a run of one's own proves nothing for another's.
+        own = set(await self._own([report.key for report in reports], tenant_id))
+        states = iter(await self._report_batch([report for report in reports if report.key in own]))
+        return [next(states) if report.key in own else None for report in reports]
 
     async def note_progress(self, key: LeaseKey, value: float | None, note: str | None) -> None:
         """Note how far a run is."""
@@ -103,24 +101,10 @@ class ServerDesk:
             return list(keys)
         unknown = {key.job_uid: key for key in keys if self._tenants.get(key.job_uid) is None}
         if unknown:
-            await self._look_up(list(unknown.values()), tenant_id)
+            # Happens once for a job and process, after a restart of the API.
+            for uid in await self._cluster.completion.jobs_of_tenant(list(unknown.values()), tenant_id=tenant_id):
+                self._tenants.put(uid, tenant_id)
         return [key for key in keys if self._tenants.get(key.job_uid) == tenant_id]
-
-    async def _look_up(self, keys: Sequence[LeaseKey], tenant_id: str) -> None:
-        """Find out whose jobs these runs are of: happens once for a job and process, after a restart of the API."""
-        few = asyncio.Semaphore(LOOK_UPS)
-
-        async def look_up(key: LeaseKey) -> None:
-            async with few:
-                try:
-                    await self._cluster.history.run(key.run_id, tenant_id=tenant_id)
-                except NotFound:
-                    return
-            self._tenants.put(key.job_uid, tenant_id)
-
-        async with asyncio.TaskGroup() as group:
-            for key in keys:
-                group.create_task(look_up(key))
 
 
 def lease_key(run_id: UUID, token: UUID) -> LeaseKey:

@@ -1,5 +1,6 @@
 """Jobs: define, look, pause, delete."""
 
+import asyncio
 import re
 from typing import Annotated, Any, Final
 
@@ -72,7 +73,9 @@ async def put_jobs(call: Caller, batch: JobsBatch) -> Response:
     """Insert or replace at most 1,000 jobs: all of them, or none."""
     if len(batch.jobs) > BATCH_LIMIT:
         raise TooLarge("jobs", f"has {len(batch.jobs)} definitions", hint=f"at most {BATCH_LIMIT} at once")
-    put = await call.control.put_jobs([_job(call, definition) for definition in batch.jobs])
+    # A thousand definitions take up to a second, which nobody else of this process waits for.
+    jobs = await asyncio.to_thread(lambda: [_job(call, definition) for definition in batch.jobs])
+    put = await call.control.put_jobs(jobs)
     return answer(PutAnswers(jobs=tuple(put)))
 
 

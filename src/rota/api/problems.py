@@ -16,6 +16,8 @@ ERRORS_PAGE: Final = "/errors"
 SHOWN: Final = 5
 """The most faults of one request that a problem lists."""
 NAME_SHOWN: Final = 200
+DETAIL_SHOWN: Final = 2000
+"""The most characters of a message, which may repeat what was sent."""
 CONDITIONS: Final = ("if-match", "if-none-match")
 """Headers that make a conflict of versions a condition that failed."""
 
@@ -168,8 +170,11 @@ _DESCRIPTIONS: Final = {
 
 def _detail(error: RotaError) -> str:
     """Return the message without the hint, which has its own place."""
+    if isinstance(error, errors.DatabaseUnavailable):
+        # The driver's message names hosts and users, and strangers are answered so too: the log has it.
+        return explanation_of(type(error))
     text = str(error)
-    return text.removesuffix(f" ({error.hint})") if error.hint else text
+    return (text.removesuffix(f" ({error.hint})") if error.hint else text)[:DETAIL_SHOWN]
 
 
 def _field(place: Sequence[int | str]) -> str:

@@ -4,10 +4,11 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rota.api.auth import is_loopback
 from rota.api.state import Api
@@ -16,6 +17,8 @@ from rota.errors import SetupFailed
 DRAIN_SECONDS: Final = 10
 """How long calls that are under way may take after the stop; long polls are answered at once."""
 BACKLOG: Final = 2048
+HEAD_LIMIT: Final = 64 * 1024
+"""The most bytes of a request's line and headers, besides their first piece: who asks is known only after them."""
 
 
 async def serve(
@@ -34,7 +37,7 @@ async def serve(
         server = _Server(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=_BoundedHeads,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -55,6 +58,33 @@ async def serve(
             api.polls.end()
             server.should_exit = True
             await serving
+
+
+class _BoundedHeads(HttpToolsProtocol):
+    """Reads requests, and none whose head goes on and on: the parser itself would keep whatever comes."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._head: int | None = None
+        """Bytes of the head that is being read, without the piece in which it began; None: no head is."""
+        self._has_just_begun = False
+
+    def data_received(self, data: bytes) -> None:
+        self._has_just_begun = False
+        super().data_received(data)
+        if self._head is None or self._has_just_begun or self.transport.is_closing():
+            return
+        self._head += len(data)
+        if self._head > HEAD_LIMIT:
+            self.send_400_response("The head of this request is too long.")
+
+    def on_message_begin(self) -> None:
+        self._head, self._has_just_begun = 0, True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head = None
+        super().on_headers_complete()
 
 
 class _Server(uvicorn.Server):

@@ -30,7 +30,14 @@ def configure(level: str, *, as_json: bool) -> None:
             structlog.processors.JSONRenderer(default=str),
         ]
     else:
-        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28)]
+        last = [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(),
+                pad_event_to=28,
+                # The usual one shows local variables, and those hold tokens and payloads.
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -30,12 +30,27 @@ _BY_NAME: Final = frozenset({Ban.LOOPBACK, Ban.PRIVATE, Ban.SHARED})
 """What an allowed host name may lead to. The rest must be allowed as a network: no service has such an address."""
 
 _METADATA: Final = frozenset(
-    map(ip_address, ("169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "fd00:ec2::254"))
+    map(
+        ip_address,
+        (
+            "169.254.169.254",
+            "169.254.170.2",
+            "100.100.100.200",
+            "168.63.129.16",
+            "192.0.0.192",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+        ),
+    )
 )
 """Where clouds tell a machine its credentials."""
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
-_FURTHER_RESERVED: Final[tuple[Network, ...]] = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
-"""A relay that is no more, and documentation: what `ipaddress` of some Pythons takes for public."""
+_FURTHER_RESERVED: Final[tuple[Network, ...]] = (
+    IPv4Network("192.0.0.0/24"),
+    IPv4Network("192.88.99.0/24"),
+    IPv6Network("3fff::/20"),
+)
+"""Protocols' own, a relay that is no more, and documentation: what `ipaddress` of some Pythons takes for public."""
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
 """RFC 6052: a gateway calls the IPv4 address in the last 32 bits."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from rota.domain.http_target import HTTP, looks_like_a_url, parse_target
 from rota.domain.ids import job_uid
-from rota.domain.json_value import DEPTH_LIMIT, json_text
+from rota.domain.json_value import DEPTH_LIMIT, has_half_pair, json_text
 from rota.domain.misfire import DEFAULT_GRACE, FireOnce, Misfire, misfire_from_json, misfire_to_json
 from rota.domain.retry import RetryPolicy
 from rota.domain.schedule import Schedule, schedule_from_json, schedule_to_json
@@ -142,7 +142,7 @@ def check_text(name: str, value: object, *, limit: int) -> None:
         raise InvalidInput(name, f"has {len(value)} characters", hint=f"at most {limit}")
     if "\x00" in value:
         raise InvalidInput(name, "holds a NUL character")
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if has_half_pair(value):
         raise InvalidInput(name, "holds half of a surrogate pair, which is not text")
 
 

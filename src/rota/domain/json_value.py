@@ -26,12 +26,21 @@ def json_text(field: str, value: Any, *, limit: int) -> str:
     return text
 
 
+def has_half_pair(text: str) -> bool:
+    """Tell whether a text holds half of a surrogate pair: what UTF-8 has no bytes for."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def _check(field: str, value: object, *, depth: int) -> None:
     if depth > DEPTH_LIMIT:
         raise InvalidInput(field, f"is nested more than {DEPTH_LIMIT} deep")
     match value:
         case str():
-            if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            if "\x00" in value or has_half_pair(value):
                 raise InvalidInput(field, "holds a NUL or half of a surrogate pair, which PostgreSQL cannot keep")
         case Mapping():
             for key, part in value.items():

@@ -28,6 +28,10 @@ class Completion:
         self._clock = clock
         self._hints = hints
 
+    async def jobs_of_tenant(self, keys: Sequence[LeaseKey], *, tenant_id: str) -> frozenset[int]:
+        """Return the numbers of those jobs of these leases that are a tenant's."""
+        return await claims.jobs_of_tenant(self._database, keys, tenant_id=tenant_id)
+
     async def renew(self, keys: Sequence[LeaseKey]) -> dict[UUID, Lease]:
         """Extend leases; returns token -> lease of those still held, with whether their run is to be cancelled.
 

@@ -11,6 +11,7 @@ from rota.clock import Clock
 from rota.domain.shard import ShardLease
 from rota.domain.zones import tzdata_version
 from rota.errors import Conflict, NotFound
+from rota.services.turns import Turns
 from rota.store import audit, fleet, shards, workers
 from rota.store.audit import SYSTEM, Change
 from rota.store.database import Database
@@ -38,6 +39,7 @@ class Fleet:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._turns = Turns()
 
     async def announce(
         self, *, instance: UUID, worker_id: str, pool: str, handlers: Sequence[str], concurrency: int,
@@ -90,7 +92,8 @@ class Fleet:
 
     async def stats(self, *, tenant_id: str | None) -> Stats:
         """Return how much there is of a tenant's, or of all; counts stop at COUNT_LIMIT."""
-        return await fleet.stats(self._database, tenant_id=tenant_id, now=self._clock.now(), most=COUNT_LIMIT)
+        async with self._turns.of(tenant_id or NOBODY):
+            return await fleet.stats(self._database, tenant_id=tenant_id, now=self._clock.now(), most=COUNT_LIMIT)
 
     async def health(self) -> Health:
         """Return when the fleet's timers and claims last succeeded."""

@@ -10,6 +10,7 @@ from rota.domain.ids import job_uid, slot_of
 from rota.domain.run import RunState
 from rota.domain.run_filter import RunFilter
 from rota.errors import InvalidCursor, InvalidInput, NotFound
+from rota.services.turns import Turns
 from rota.store import runs, workers
 from rota.store.database import Database
 from rota.store.runs import AttemptView, DeadLetter, Place, RunView, SkippedView, SlotKey
@@ -34,6 +35,7 @@ class History:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._turns = Turns()
 
     async def run(self, run_id: UUID, *, tenant_id: str | None = None) -> tuple[RunView, list[AttemptView]]:
         """Return a run with its ended attempts, oldest first. Raises NotFound, InvalidInput."""
@@ -52,6 +54,10 @@ class History:
         asked for. Raises InvalidCursor for a place that is no run's.
         """
         place = _NEWEST if before is None else _place(before)
+        async with self._turns.of(tenant_id):
+            return await self._find(where, tenant_id=tenant_id, place=place, limit=limit)
+
+    async def _find(self, where: RunFilter, *, tenant_id: str, place: Place, limit: int) -> list[RunView]:
         bounded = max(0, min(limit, PAGE + 1))
         window = {"since": where.since or _EVER, "until": where.until or _FOREVER}
         if where.state == RunState.DEAD:

@@ -16,7 +16,8 @@ from rota.domain.run_filter import RunFilter
 from rota.errors import CommitUnknown, Conflict, InvalidInput, NotFound, RunFinished, SlotTaken
 from rota.services.hints import SCHEDULES, Hints, pool_topic
 from rota.services.quota import Quotas
-from rota.services.run_request import Question, Requested, Wanted, answer
+from rota.services.run_request import Question, Requested, Wanted, answer, check_reach
+from rota.services.turns import Turns
 from rota.store import jobs, requests, runs
 from rota.store.audit import SYSTEM
 from rota.store.database import Database, repeat
@@ -64,6 +65,7 @@ class OnDemand:
         self._clock = clock
         self._hints = hints
         self._quotas = Quotas(database, clock)
+        self._turns = Turns()
 
     async def trigger(
         self, job_id: str, *, tenant_id: str, scheduled_for: datetime | None = None,
@@ -79,7 +81,7 @@ class OnDemand:
         self, job_id: str, *, tenant_id: str, scheduled_for: datetime | None = None,
         payload: Mapping[str, Any] | None = None, idempotency_key: str | None = None, actor: str = SYSTEM,
     ) -> Requested:  # fmt: skip
-        """Make one run of a job, now or at a slot of the caller's. A paused job can be triggered.
+        """Make one run of a job, now or at a slot of the caller's within ten years. A paused job can be triggered.
 
         A run at an instant that the schedule names *is* that slot: the scheduler finds it taken and goes on. The same
         request under the same key gives the same run, for a day at least and however many ask at once.
@@ -93,6 +95,8 @@ class OnDemand:
         if payload is not None:
             await self._quotas.check_payload_quota(payload, tenant_id=tenant_id)
         now = self._clock.now()
+        if question.slot is not None:
+            check_reach(question.slot, now=now)
         job = _readable(await jobs.get(self._database, job_uid(tenant_id, job_id)), question)
         if job is None:
             # The job may be gone since; a request that is repeated still gets its answer.
@@ -196,10 +200,11 @@ class OnDemand:
             raise InvalidInput("state", f"runs that are {where.state} are not sent back", hint="leave it out")
         check_whole("limit", limit, 1, REPLAY_LIMIT)
         pace = timedelta(0) if rate is None else _pace(rate)
-        found = await requests.matching_dead(
-            self._database, where, tenant_id=tenant_id, since=where.since or _EVER, until=where.until or _FOREVER,
-            limit=limit + 1,
-        )  # fmt: skip
+        async with self._turns.of(tenant_id):
+            found = await requests.matching_dead(
+                self._database, where, tenant_id=tenant_id, since=where.since or _EVER, until=where.until or _FOREVER,
+                limit=limit + 1,
+            )  # fmt: skip
         now = self._clock.now()
         letters = [Replay(key=key, available_at=now + pace * turn) for turn, key in enumerate(found[:limit])]
         back = await self._replay(letters, tenant_id=tenant_id, actor=actor, now=now)

@@ -20,6 +20,8 @@ from rota.store.requests import KeyedRequest, KeyedRun, SlotKey
 
 KEY_LIMIT: Final = 200
 """The most characters of an Idempotency-Key."""
+REACH: Final = timedelta(days=3653)
+"""How far from now a slot may lie: every month has partitions of its own, which all tenants share."""
 NOW_SLOTS: Final = 50
 """How many milliseconds a run that is wanted now may give way to others of its job."""
 
@@ -120,6 +122,12 @@ def check_key(key: object) -> None:
         raise InvalidInput("Idempotency-Key", f"must be 1 to {KEY_LIMIT} characters", hint="a random UUID will do")
     if any(unicodedata.category(character)[0] == "C" or character in "\u2028\u2029" for character in key):
         raise InvalidInput("Idempotency-Key", "holds a character that cannot be printed", hint="a random UUID will do")
+
+
+def check_reach(slot: datetime, *, now: datetime) -> None:
+    """Refuse a slot that lies too far from now."""
+    if abs(slot - now) > REACH:
+        raise InvalidInput("scheduled_for", f"{format_instant(slot)} lies more than ten years from now")
 
 
 def slot_in_utc(scheduled_for: datetime) -> datetime:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rota.store.database import Connection, Database
+from rota.store.database import Connection, Database, Lane
 from rota.store.statements import access as sql
 
 
@@ -52,7 +52,8 @@ async def add_token(tx: Connection, token: TokenView, *, secret_hash: bytes) -> 
 
 async def token(database: Database, token_id: str) -> tuple[TokenView, bytes] | None:
     """Return a token with its secret's hash, whether it holds or not; None when it is unknown."""
-    rows = await database.fetch(sql.get_token, token_id=token_id)
+    # Renewals and reports over HTTP wait for this look, so it waits no more than they do.
+    rows = await database.fetch(sql.get_token, lane=Lane.URGENT, token_id=token_id)
     if not rows:
         return None
     values = dict(rows[0])
@@ -100,7 +101,7 @@ async def set_quotas(
 
 async def tenant(database: Database, tenant_id: str) -> TenantView | None:
     """Return a tenant's quotas; None when it has no row."""
-    rows = await database.fetch(sql.get_tenant, tenant_id=tenant_id)
+    rows = await database.fetch(sql.get_tenant, lane=Lane.URGENT, tenant_id=tenant_id)
     return TenantView(**dict(rows[0])) if rows else None
 
 

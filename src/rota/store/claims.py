@@ -83,6 +83,15 @@ async def claimed_under(database: Database, tokens: Sequence[UUID], *, worker_id
     return [_claim(row, row["claimed_at"], row["expires_at"]) for row in rows]
 
 
+async def jobs_of_tenant(database: Database, keys: Sequence[LeaseKey], *, tenant_id: str) -> frozenset[int]:
+    """Return the jobs of these leases that are a tenant's, deleted ones too."""
+    rows = await database.fetch(
+        sql.jobs_of_tenant, lane=Lane.URGENT, shards=[key.shard for key in keys],
+        job_uids=[key.job_uid for key in keys], tenant_id=tenant_id,
+    )  # fmt: skip
+    return frozenset(row["job_uid"] for row in rows)
+
+
 async def renew(database: Database, keys: Sequence[LeaseKey], *, now: datetime) -> dict[UUID, Lease]:
     """Extend these leases; returns token -> lease of those that are still held.
 

@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, get_args
 
 from pydantic import AwareDatetime, Field
 
-from rota.wire.document import Document, Question
+from rota.wire.document import Document, Many, Question
 
 Scope = Literal["read", "jobs:write", "runs:operate", "worker", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -45,7 +45,7 @@ class NewToken(TokenDocument):
 
 class TokenQuestion(Question):
     name: str = Field(default="", max_length=200)
-    scopes: tuple[Scope, ...] = Field(min_length=1)
+    scopes: Many[Scope] = Field(min_length=1)
     expires_at: AwareDatetime | None = None
 
 

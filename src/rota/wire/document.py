@@ -1,11 +1,17 @@
 """What all documents have in common."""
 
-from typing import Final
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, FailFast, model_validator
+
+T = TypeVar("T")
 
 PAGE_LIMIT: Final = 1000
 """The most entries of one page."""
+
+
+Many = Annotated[tuple[T, ...], FailFast()]
+"""Parts of a question, refused for the first of them that is wrong: a list of all faults takes seconds of millions."""
 
 
 class Document(BaseModel):
@@ -18,3 +24,12 @@ class Question(BaseModel):
     """What somebody asks. What nobody knows is refused: a misspelt field would be a silent default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_many(cls, value: Any) -> Any:
+        """Refuse more fields than there are as one fault; every unknown one would be a fault of its own."""
+        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+            unknown = next(str(name)[:200] for name in value if name not in cls.model_fields)
+            raise ValueError(f"{unknown!r} is not permitted; known are {', '.join(cls.model_fields)}")
+        return value

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime
 
-from rota.wire.document import Document, Question
+from rota.wire.document import Document, Many, Question
 
 Missed = Literal["policy", "drop", "once", "catch_up"]
 """What becomes of slots that a pause held back: left to the job's policy, nothing, one run, or one each, bounded."""
@@ -109,7 +109,7 @@ class PreviewQuestion(Question):
 class JobsBatch(Question):
     """Definitions, at most 1,000: all are put, or none."""
 
-    jobs: tuple[dict[str, Any], ...]
+    jobs: Many[dict[str, Any]]
 
 
 class DeletedAnswer(Document):

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import AwareDatetime, Field
 
-from rota.wire.document import Document, Question
+from rota.wire.document import Document, Many, Question
 
 ANY_HANDLER: Final = "*"
 """In place of handlers' names: every handler but shell commands and HTTP targets."""
@@ -14,6 +14,8 @@ WAIT_LIMIT: Final = 30.0
 """The longest long poll, in seconds."""
 BATCH_LIMIT: Final = 1000
 """The most leases or reports in one call."""
+HANDLERS_LIMIT: Final = 1000
+"""The most handlers that one worker knows by name: all schedulers look through them again and again."""
 
 Status = Literal["succeeded", "failed", "dead", "released", "timed_out", "snoozed", "lost", "cancelled"]
 """How an attempt ended. `dead`: trying again cannot help. `released`: given back, no attempt is charged."""
@@ -25,7 +27,7 @@ class AnnounceQuestion(Question):
     worker_id: str
     instance: UUID
     pool: str = "default"
-    handlers: tuple[str, ...] = (ANY_HANDLER,)
+    handlers: Many[str] = Field(default=(ANY_HANDLER,), max_length=HANDLERS_LIMIT)
     concurrency: int = Field(default=1, ge=1, le=100_000)
 
 
@@ -40,7 +42,7 @@ class ClaimQuestion(Question):
 
     worker_id: str
     pool: str = "default"
-    handlers: tuple[str, ...] = (ANY_HANDLER,)
+    handlers: Many[str] = Field(default=(ANY_HANDLER,), max_length=HANDLERS_LIMIT)
     limit: int = Field(default=1, ge=0, le=500)
     wait: float = Field(default=0.0, ge=0, le=WAIT_LIMIT)
     claim_id: UUID | None = None
@@ -96,7 +98,7 @@ class HeartbeatAnswer(Document):
 
 class RenewQuestion(Question):
     worker_id: str
-    leases: tuple[LeaseQuestion, ...] = Field(max_length=BATCH_LIMIT)
+    leases: Many[LeaseQuestion] = Field(max_length=BATCH_LIMIT)
 
 
 class RenewedLease(Document):
@@ -128,7 +130,7 @@ class CompleteOne(CompleteQuestion):
 
 
 class CompleteQuestions(Question):
-    reports: tuple[CompleteOne, ...] = Field(max_length=BATCH_LIMIT)
+    reports: Many[CompleteOne] = Field(max_length=BATCH_LIMIT)
 
 
 class CompleteAnswer(Document):

@@ -64,6 +64,13 @@ SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.lease_ms, l.cl
   LEFT JOIN rota.run r ON r.shard = l.shard AND r.job_uid = l.job_uid AND r.scheduled_for = l.scheduled_for
  WHERE l.token = ANY ($tokens::uuid[]) AND l.worker_id = $worker_id;
 
+-- name: jobs_of_tenant
+-- Which of these jobs are a tenant's, deleted ones too: whoever ends a run must be its tenant's worker.
+SELECT j.job_uid FROM unnest($shards::smallint[], $job_uids::bigint[]) k (shard, job_uid)
+ CROSS JOIN LATERAL (
+       SELECT x.job_uid FROM rota.job x
+        WHERE x.shard = k.shard AND x.job_uid = k.job_uid AND x.tenant_id = $tenant_id LIMIT 1) j;
+
 -- name: renew_leases
 -- Extend each lease that is still there under its token, also a lapsed one that nobody reclaimed: the token is the
 -- proof, the expiry only says from when on a reaper may take it. The answer says whose run somebody wants to end.
