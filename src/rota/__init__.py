@@ -2,14 +2,15 @@
 
 Define jobs on an `App`, give each a schedule (`cron`, `every`, `once`) and run them with `rota dev` or `rota worker`.
 A handler takes a `Run`; it raises `GiveUp` when trying again cannot help, and `RetryLater` to come back later.
-`Client` and `SyncClient` reach an installation over HTTP; `trigger_in` and `complete_in` make and finish a run in a
-transaction of the caller's own.
+`Client` and `SyncClient` reach an installation over HTTP, where a job is a `Job`; `trigger_in` and `complete_in` make
+and finish a run in a transaction of the caller's own.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from rota.app import App, catch_up, fire_once, retry, skip
+from rota.domain.job import Job
 from rota.domain.schedule import cron, every, next_slots, once
 from rota.errors import GiveUp, RetryLater, RotaError
 from rota.version import VERSION as __version__
@@ -23,6 +24,7 @@ __all__ = [
     "App",
     "Client",
     "GiveUp",
+    "Job",
     "RetryLater",
     "RotaError",
     "Run",

@@ -16,7 +16,7 @@ def _host_and_process() -> str:
 class Settings(BaseSettings):
     """What an installation chooses. Command line options come first, then the environment, then these defaults."""
 
-    model_config = SettingsConfigDict(env_prefix="ROTA_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="ROTA_", env_ignore_empty=True, frozen=True)
 
     database_url: str | None = Field(
         default=None, description="postgresql://... of the primary; without it an embedded server runs in data_dir"

@@ -177,6 +177,21 @@ async def test_a_tenant_is_held_to_its_rate_and_no_other_is(serving: Serving) ->
         assert [(await me.get("/v1/me")).status for _ in range(2)] == [200, 429]
 
 
+async def test_a_tenant_that_has_used_up_its_rate_keeps_its_leases(serving: Serving) -> None:
+    async with serving(calls_per_second=5) as server:
+        me = await server.tenant()
+        await me.put_job()
+        await me.trigger()
+        [run] = await me.claim()
+        while (await me.get("/v1/me")).status == 200:
+            pass
+        proof = {"lease_token": run["lease_token"]}
+        path = f"/v1/runs/{run['run_id']}"
+        assert (await me.post(f"{path}/heartbeat", proof)).ok()["cancel"] is False
+        assert (await me.post(f"{path}/complete", {**proof, "status": "succeeded"})).ok()["state"] == "succeeded"
+        assert [(await me.post(f"{path}/heartbeat", proof)).status for _ in range(9)] == [409] * 8 + [429]
+
+
 async def test_a_quota_replaces_the_usual_rate(server: Served) -> None:
     operator = server.caller(await server.token("*"))
     (await operator.put("/v1/tenants/acme", {"calls_per_second": 0.5})).ok()

@@ -313,3 +313,8 @@ async def test_a_fault_is_a_problem_too(server: Served, me: Caller, monkeypatch:
     answer = await me.get("/v1/stats")
     assert (answer.status, answer.code) == (500, "fault")
     assert "secret" not in answer.body.decode()
+
+
+async def test_a_balancer_may_ask_for_the_head_alone(server: Served, me: Caller) -> None:
+    assert (await me.ask("HEAD", "/healthz")).status == 200
+    assert (await me.ask("HEAD", "/readyz")).status == 503

@@ -147,3 +147,8 @@ def test_a_tenant_s_token_needs_no_tenant_named(remote: Cli, local: AtDatabase) 
     remote.json("job", "put", "one", "--handler", "h", "--if-version", "0", "--token", writer)
     found = local.json("job", "list", "--tenant", "acme")["jobs"]
     assert [job["job_id"] for job in found] == ["a/b ü", "one", "plain"]
+
+
+def test_a_token_without_an_address_is_refused_and_no_database_is_asked_instead(rota: Cli) -> None:
+    refused = rota("job", "list", "--token", "rota_aaaaaaaaaaaa_bbbb", "--json")
+    assert (refused.code, refused.document["error"]["field"]) == (2, "token")

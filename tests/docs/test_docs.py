@@ -249,6 +249,11 @@ def test_every_command_is_listed_with_its_options() -> None:
         assert [name for name in sorted(options - OPTIONS_OF_ALL) if f"`{name}" not in section] == [], path
 
 
+def test_every_method_of_the_client_is_named() -> None:
+    text = page("docs/reference/python.md").section("The client")
+    assert [name for name in dir(rota.Client) if not name.startswith("_") and f"`{name}`" not in text] == []
+
+
 async def test_every_table_is_listed(rota_kit: RotaKit) -> None:
     async with rota_kit.database.transaction() as tx:
         rows = await tx._raw.fetch(  # the catalogue is the tests' own question, so no statement of Rota asks it

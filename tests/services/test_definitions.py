@@ -120,9 +120,11 @@ async def test_a_job_whose_end_has_passed_is_finished_and_no_error(rota_kit: Rot
 
 
 async def test_an_editor_who_read_an_older_version_is_refused(rota_kit: RotaKit) -> None:
+    with pytest.raises(VersionConflict, match="there is no job 'tick', so none at version 1"):
+        await rota_kit.definitions.put([every("1h")], if_version=1)
     [created] = await rota_kit.definitions.put([every("1h")], if_version=0)
     assert created.version == 1
-    with pytest.raises(VersionConflict):
+    with pytest.raises(VersionConflict, match="is there already, at version 1"):
         await rota_kit.definitions.put([every("2h")], if_version=0)
     [edited] = await rota_kit.definitions.put([every("2h")], if_version=1)
     assert edited.version == 2

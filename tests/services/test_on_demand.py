@@ -220,3 +220,9 @@ async def test_a_payload_larger_than_the_tenants_quota_is_refused(rota_kit: Rota
     await ask(rota_kit, payload={"a": 1})
     with pytest.raises(TooLarge):
         await ask(rota_kit, "another key", payload={"a": "x" * 10})
+
+
+async def test_a_burst_of_runs_wanted_at_one_instant_gets_a_slot_each(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    made = await asyncio.gather(*(ask(rota_kit, f"order-{number}") for number in range(120)))
+    assert len({run.run_id for run in made}) == len(await rota_kit.runs("tick")) == 120

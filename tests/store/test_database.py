@@ -56,7 +56,7 @@ async def test_work_without_a_free_connection_is_refused_after_a_while(
     monkeypatch.setattr(module, "ACQUIRE_TIMEOUT", 0.05)
     async with await Database.connect(dsn, size=1) as database:
         async with database.transaction():
-            with pytest.raises(DatabaseUnavailable, match="acquire: TimeoutError") as refused:
+            with pytest.raises(DatabaseUnavailable, match="no connection to the database: TimeoutError") as refused:
                 await pid_of(database)
         assert not isinstance(refused.value, CommitUnknown), "nothing was sent"
         assert await pid_of(database)

@@ -40,8 +40,10 @@ class Gate:
         self._known: Recent[bytes, _Known] = Recent(TOKENS_KEPT)
         self._unnoted: set[str] = set()
 
-    async def admit(self, headers: Headers) -> Principal:
+    async def admit(self, headers: Headers, *, in_hand: bool = False) -> Principal:
         """Return who asks, and for which tenant; an operator's is `default` unless a header names one.
+
+        `in_hand`: the call is about runs that its worker holds, which have a rate of their own.
 
         Raises Unauthorized, Forbidden, InvalidInput, TooManyCalls, DatabaseUnavailable.
         """
@@ -58,7 +60,7 @@ class Gate:
         if principal.is_operator:
             # No limit: this is the installation's own hand.
             return replace(principal, tenant_id=named or DEFAULT_TENANT)
-        await self._limits.admit(principal.tenant_id)
+        await self._limits.admit(principal.tenant_id, in_hand=in_hand)
         if named not in (None, principal.tenant_id):
             raise Forbidden(f"the token is another tenant's than {named!r}", hint=f"leave {TENANT_HEADER} out")
         return principal

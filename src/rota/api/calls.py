@@ -103,6 +103,7 @@ class Route(APIRoute):
 
     needs: Needs
     body_limit: int = BODY_LIMIT
+    in_hand: bool = False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         respond = super().get_route_handler()
@@ -110,7 +111,7 @@ class Route(APIRoute):
         async def handle(request: Request) -> Response:
             api = _api(request)
             if self.needs != "nothing":
-                principal = await api.gate.admit(request.headers)
+                principal = await api.gate.admit(request.headers, in_hand=self.in_hand)
                 if self.needs != "token":
                     principal.require(self.needs)
                 names_tenant = "rota-tenant" in request.headers
@@ -153,8 +154,13 @@ class Routes:
         also: dict[int | str, dict[str, Any]] | None = None,
         problems: tuple[int, ...] = (),
         body_limit: int = BODY_LIMIT,
+        in_hand: bool = False,
+        is_shown: bool = True,
     ) -> None:
-        """Enter a route: the scope that it needs, the document that it gives, and how it may be refused besides."""
+        """Enter a route: the scope that it needs, the document that it gives, and how it may be refused besides.
+
+        `in_hand`: it is about runs that the caller holds. `is_shown`: OpenAPI lists it.
+        """
         general = (400, 422, 503) if needs == "nothing" else (400, 401, 403, 422, 429, 503)
         reads = (413, 415) if method in ("POST", "PUT") else ()
         self._router.add_api_route(
@@ -166,9 +172,10 @@ class Routes:
             responses={**documented(*general, *reads, *problems), **(also or {})},
             tags=[endpoint.__module__.rsplit(".", 1)[-1]],
             operation_id=endpoint.__name__,
+            include_in_schema=is_shown,
             openapi_extra={} if needs == "nothing" else {"security": [{"token": []}], "x-rota-scope": needs},
             route_class_override=Route,
         )
         route = self._router.routes[-1]
         assert isinstance(route, Route)
-        route.needs, route.body_limit = needs, body_limit
+        route.needs, route.body_limit, route.in_hand = needs, body_limit, in_hand

@@ -12,11 +12,13 @@ from rota.wire.work import CompleteAnswer, CompleteAnswers, CompleteQuestion, Co
 
 def register(routes: Routes) -> None:
     routes.add(
-        "POST", "/v1/runs/{run_id}/complete", complete, needs="worker", gives=CompleteAnswer, problems=(404, 409)
-    )
+        "POST", "/v1/runs/{run_id}/complete", complete, needs="worker", gives=CompleteAnswer, problems=(404, 409),
+        in_hand=True,
+    )  # fmt: skip
     routes.add(
-        "POST", "/v1/runs:complete", complete_many, needs="worker", gives=CompleteAnswers, body_limit=BATCH_BODY_LIMIT
-    )
+        "POST", "/v1/runs:complete", complete_many, needs="worker", gives=CompleteAnswers, body_limit=BATCH_BODY_LIMIT,
+        in_hand=True,
+    )  # fmt: skip
     routes.add("POST", "/v1/callbacks/{run_id}", call_back, needs="nothing", gives=CompleteAnswer, problems=(404, 409))
 
 

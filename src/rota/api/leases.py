@@ -13,9 +13,10 @@ from rota.wire.work import HeartbeatAnswer, HeartbeatQuestion, Progress, RenewAn
 
 def register(routes: Routes) -> None:
     routes.add(
-        "POST", "/v1/runs/{run_id}/heartbeat", heartbeat, needs="worker", gives=HeartbeatAnswer, problems=(404, 409)
-    )
-    routes.add("POST", "/v1/leases:renew", renew, needs="worker", gives=RenewAnswer)
+        "POST", "/v1/runs/{run_id}/heartbeat", heartbeat, needs="worker", gives=HeartbeatAnswer, problems=(404, 409),
+        in_hand=True,
+    )  # fmt: skip
+    routes.add("POST", "/v1/leases:renew", renew, needs="worker", gives=RenewAnswer, in_hand=True)
 
 
 async def heartbeat(call: Caller, run_id: UUID, question: HeartbeatQuestion) -> Response:

@@ -1,4 +1,8 @@
-"""How many calls a tenant makes a second: one bucket of tokens for each, in this process."""
+"""How many calls a tenant makes a second, in this process: a bucket of tokens for each, and one more for its workers.
+
+What is said about runs in hand, renewals and completions, has a bucket of its own: a tenant whose other calls have used
+up their rate does not lose its leases over it.
+"""
 
 import math
 from dataclasses import dataclass
@@ -23,16 +27,20 @@ class CallLimits:
         self._access = access
         self._clock = clock
         self._usual = calls_per_second
-        self._buckets: Recent[str, _Bucket] = Recent(TENANTS_KEPT)
+        self._buckets: Recent[tuple[str, bool], _Bucket] = Recent(2 * TENANTS_KEPT)
 
-    async def admit(self, tenant_id: str) -> None:
-        """Take note of one call. Raises TooManyCalls, DatabaseUnavailable."""
+    async def admit(self, tenant_id: str, *, in_hand: bool = False) -> None:
+        """Take note of one call; `in_hand`: about runs that a worker holds.
+
+        Raises TooManyCalls, DatabaseUnavailable.
+        """
         quota = await self._access.quotas(tenant_id)
         rate = self._usual if quota is None or quota.calls_per_second is None else quota.calls_per_second
-        bucket = self._buckets.get(tenant_id)
+        key = tenant_id, in_hand
+        bucket = self._buckets.get(key)
         if bucket is None:
             bucket = _Bucket(level=math.inf, at=self._clock.monotonic())
-            self._buckets.put(tenant_id, bucket)
+            self._buckets.put(key, bucket)
         wait = bucket.take(self._clock.monotonic(), rate=rate)
         if wait > 0:
             raise TooManyCalls(

@@ -25,6 +25,9 @@ def register(routes: Routes) -> None:
     }
     routes.add("GET", "/healthz", healthz, needs="nothing", gives=LivingDocument)
     routes.add("GET", "/readyz", readyz, needs="nothing", gives=HealthDocument, also=red)
+    # Balancers like to ask without wanting to read.
+    routes.add("HEAD", "/healthz", healthz, needs="nothing", gives=None, is_shown=False)
+    routes.add("HEAD", "/readyz", readyz, needs="nothing", gives=None, is_shown=False)
     routes.add("GET", "/metrics", metrics, needs="read", gives=None, also=text)
 
 

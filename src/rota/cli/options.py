@@ -71,6 +71,9 @@ SHARED: Final[dict[str, Any]] = {
 OVER_HTTP: Final[dict[str, Any]] = {"url": Url, "token": Token}
 """The options of commands that an API can answer as well as a database."""
 
+ANSWER_TIME: Final = 10.0
+"""Seconds that a command waits for an API's answer, with all its tries: people mistype addresses."""
+
 LONGEST: Final = timedelta(days=36500)
 """The longest time that an option gives: a hundred years, so that every instant so far from now has a name."""
 
@@ -181,12 +184,14 @@ class Call:
             # A tenant's token knows its tenant; only somebody who named another one asks for that.
             named = settings.tenant if "tenant" in settings.model_fields_set else None
             token = None if settings.token is None else settings.token.get_secret_value()
-            client = Client(settings.url, token=token, tenant=tenant_id or named)
+            client = Client(settings.url, token=token, tenant=tenant_id or named, timeout=ANSWER_TIME)
             try:
                 yield client
             finally:
                 await client.close()
             return
+        if self.given.token is not None:
+            raise InvalidInput("token", "is for an API, and none is named", hint="give --url, or set ROTA_URL")
         from rota.control.principal import operator
 
         async with self.opened() as rota:

@@ -31,7 +31,7 @@ class Address:
             raise InvalidInput("url", "holds a query or a fragment", hint=_EXAMPLE)
         if has_token and parts.scheme == "http" and not insecure and not is_loopback(host):
             raise InvalidInput(
-                "url", "would send the token in the clear", hint="use https://, or allow it with insecure=True"
+                "url", "would send the token in the clear", hint="use https://; a Client can allow it: insecure=True"
             )
         return cls(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}")
 

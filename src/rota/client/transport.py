@@ -21,8 +21,8 @@ from rota.domain.job import check_name
 from rota.errors import CommitUnknown, InvalidInput, RotaError, ServerUnavailable, SetupFailed
 from rota.version import VERSION
 
-TRIES: Final = 6
-"""The most times that one call is sent."""
+TRIES: Final = 12
+"""The most times that one call is sent: within the usual 30 s an API that starts anew is waited for."""
 
 CONNECT_TIME: Final = 5.0
 """Seconds for one connection. A host that drops packets must not use up a call's whole time."""

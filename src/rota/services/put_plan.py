@@ -160,7 +160,12 @@ def _result(job: Job, row: ScheduleRow, *, changed: bool, created: bool = False)
 
 def _check_version(job: Job, live: StoredJob | None, if_version: int | None) -> None:
     standing = live.version if live is not None else 0
-    if if_version is not None and if_version != standing:
-        raise VersionConflict(
-            f"job {job.job_id!r} is at version {standing}, not {if_version}", hint="read it again, then edit"
-        )
+    if if_version is None or if_version == standing:
+        return
+    if live is None:
+        raise VersionConflict(f"there is no job {job.job_id!r}, so none at version {if_version}")
+    if if_version == 0:
+        raise VersionConflict(f"job {job.job_id!r} is there already, at version {standing}")
+    raise VersionConflict(
+        f"job {job.job_id!r} is at version {standing}, not {if_version}", hint="read it again, then edit"
+    )  # fmt: skip

@@ -1,9 +1,10 @@
 """A request for a run as `services.on_demand` carries it out: what is wanted, checked, and what is answered."""
 
 import json
+import random
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
@@ -23,7 +24,11 @@ KEY_LIMIT: Final = 200
 REACH: Final = timedelta(days=3653)
 """How far from now a slot may lie: every month has partitions of its own, which all tenants share."""
 NOW_SLOTS: Final = 50
-"""How many milliseconds a run that is wanted now may give way to others of its job."""
+"""How many slots a run that is wanted now tries: others of its job may have been wanted at the same instant."""
+NOW_NEAR: Final = 4
+"""How many of them are the very next milliseconds; the others lie anywhere within NOW_SPREAD."""
+NOW_SPREAD: Final = 1000
+"""Milliseconds. Callers who all took the next free slot would meet at it again, and wait for each other each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,7 @@ class Wanted:
     job: Job
     actor: str
     now: datetime
+    seed: float = field(default_factory=random.random)
 
     @property
     def slots(self) -> Sequence[datetime]:
@@ -86,7 +92,8 @@ class Wanted:
         if self.question.slot is not None:
             return [self.question.slot]
         whole = self.now.replace(microsecond=self.now.microsecond // 1000 * 1000)
-        return [whole + timedelta(milliseconds=later) for later in range(NOW_SLOTS)]
+        far = random.Random(self.seed).sample(range(NOW_NEAR, NOW_SPREAD), NOW_SLOTS - NOW_NEAR)
+        return [whole + timedelta(milliseconds=later) for later in (*range(NOW_NEAR), *far)]
 
     def available_at(self, slot: datetime) -> datetime:
         return self.now if self.question.slot is None else max(slot, self.now)

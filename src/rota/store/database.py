@@ -184,7 +184,7 @@ class Database:
         try:
             raw = await pool.acquire(timeout=ACQUIRE_TIMEOUT)
         except Exception as error:
-            raise translate(error, "acquire", sent=False) from error
+            raise translate(error, "no connection to the database", sent=False) from error
         try:
             yield Connection(raw)
         finally:
