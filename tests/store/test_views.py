@@ -13,6 +13,7 @@ from rota.testing import RotaKit
 from tests.store.stage import outsider
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIER = datetime(2025, 12, 31, tzinfo=UTC)
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -110,7 +111,7 @@ async def test_no_view_shows_a_token(rota_kit: RotaKit) -> None:
     await rota_kit.on_demand.trigger("job", tenant_id="default")
     work = await rota_kit.worker("w", handlers=["h"]).claim_one()
     await work.fail()
-    held = await rota_kit.on_demand.trigger("job", tenant_id="default", scheduled_for=EPOCH)
+    held = await rota_kit.on_demand.trigger("job", tenant_id="default", scheduled_for=EARLIER)
     again = await rota_kit.worker("w", handlers=["h"]).claim_one()
     assert again.claim.run_id == held
     tokens = {str(work.claim.key.token), str(again.claim.key.token)}

@@ -81,7 +81,7 @@ class OnDemand:
         self, job_id: str, *, tenant_id: str, scheduled_for: datetime | None = None,
         payload: Mapping[str, Any] | None = None, idempotency_key: str | None = None, actor: str = SYSTEM,
     ) -> Requested:  # fmt: skip
-        """Make one run of a job, now or at a slot of the caller's within ten years. A paused job can be triggered.
+        """Make one run of a job, now or at a slot of the caller's within twenty years. A paused job can be triggered.
 
         A run at an instant that the schedule names *is* that slot: the scheduler finds it taken and goes on. The same
         request under the same key gives the same run, for a day at least and however many ask at once.

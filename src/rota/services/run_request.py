@@ -21,7 +21,7 @@ from rota.store.requests import KeyedRequest, KeyedRun, SlotKey
 
 KEY_LIMIT: Final = 200
 """The most characters of an Idempotency-Key."""
-REACH: Final = timedelta(days=3653)
+REACH: Final = timedelta(days=7305)
 """How far from now a slot may lie: every month has partitions of its own, which all tenants share."""
 NOW_SLOTS: Final = 50
 """How many slots a run that is wanted now tries: others of its job may have been wanted at the same instant."""
@@ -134,7 +134,7 @@ def check_key(key: object) -> None:
 def check_reach(slot: datetime, *, now: datetime) -> None:
     """Refuse a slot that lies too far from now."""
     if abs(slot - now) > REACH:
-        raise InvalidInput("scheduled_for", f"{format_instant(slot)} lies more than ten years from now")
+        raise InvalidInput("scheduled_for", f"{format_instant(slot)} lies more than twenty years from now")
 
 
 def slot_in_utc(scheduled_for: datetime) -> datetime:
