@@ -44,7 +44,7 @@ async def worker_processes(
     b: Bench, count: int, *, concurrency: int, address: str | None = None, token: str | None = None
 ) -> AsyncIterator[list[WorkerProcess]]:
     """Yield worker processes that have said "ready": of the database, or of the API at an address."""
-    environment = os.environ if token is None else {**os.environ, "BENCH_TOKEN": token}
+    environment = {**os.environ, **({} if token is None else {"BENCH_TOKEN": token})}
     started = []
     for _ in range(count):
         process = await asyncio.create_subprocess_exec(

@@ -151,6 +151,16 @@ async def test_an_operator_acts_for_the_tenant_that_a_header_names(server: Serve
     assert (await acme.get("/v1/jobs/theirs")).ok()["tenant_id"] == "acme"
 
 
+async def test_runs_are_listed_by_tenant_for_an_operator_and_for_nobody_else(server: Served, me: Caller) -> None:
+    await me.put_job("tick")
+    made = await me.trigger("tick")
+    operator = await server.tenant("*")
+    assert [run["run_id"] for run in (await operator.get("/v1/runs?tenant=default")).json["runs"]] == [made]
+    assert (await operator.get("/v1/runs?tenant=other")).json["runs"] == []
+    assert [run["run_id"] for run in (await me.get("/v1/runs?tenant=default")).json["runs"]] == [made]
+    assert (await me.get("/v1/runs?tenant=other")).status == 403
+
+
 async def test_tokens_are_made_listed_and_revoked(server: Served, me: Caller) -> None:
     made = await me.post("/v1/tokens", {"scopes": ["read"], "name": "dashboard"})
     assert made.status == 201

@@ -4,7 +4,7 @@ A route states the scope that it needs; there is no way to add one that forgot t
 """
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -44,6 +44,14 @@ class Call:
     @property
     def control(self) -> Control:
         return self.cluster.control(self.principal)
+
+    def about(self, tenant_id: str) -> Control:
+        """Return the control of a tenant that the query names; empty: the caller's own. Raises Forbidden."""
+        if tenant_id in ("", self.principal.tenant_id):
+            return self.control
+        self.principal.require_operator()
+        check_name("tenant", tenant_id)
+        return self.cluster.control(replace(self.principal, tenant_id=tenant_id))
 
     @property
     def works_for(self) -> str | None:

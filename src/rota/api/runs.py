@@ -71,14 +71,18 @@ async def list_runs(
     since: AwareDatetime | None = None,
     until: AwareDatetime | None = None,
     error: Text = "",
+    tenant: Text = "",
     limit: Limit = 50,
     cursor: Text | None = None,
 ) -> Response:
-    """Return runs, newest slots first; without `since` those of the last day, and all dead letters."""
+    """Return runs, newest slots first; without `since` those of the last day, and all dead letters.
+
+    `tenant` is for an operator, as the header Rota-Tenant is.
+    """
     where = RunFilterQuestion(
         job_id=job_id, state=state, handler=handler, label=label, since=since, until=until, error=error
     )
-    return answer(await call.control.list_runs(where, limit=limit, cursor=cursor))
+    return answer(await call.about(tenant).list_runs(where, limit=limit, cursor=cursor))
 
 
 async def get_run(call: Caller, run_id: UUID) -> Response:
