@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -209,6 +210,23 @@ async def test_many_processes_come_and_go_at_once(home: Path) -> None:
     answers = await asyncio.gather(*(visit() for _ in range(5)))
     assert all(answer.strip().isdigit() for answer in answers), answers
     assert EmbeddedServer(home).pid is None
+
+
+async def test_whoever_starts_next_finds_the_users_lock_free(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, found = folders.alone, list[bool]()
+
+    @asynccontextmanager
+    async def watched(path: Path, **how: Any) -> AsyncIterator[None]:
+        async with alone(path, **how):
+            yield
+            next_one = folders.FileLock(home / "users.lock")
+            found.append(next_one.try_shared())
+            next_one.release()
+
+    monkeypatch.setattr(folders, "alone", watched)
+    async with EmbeddedServer(home, durable=False):
+        pass
+    assert found == [True, True], "at the end of a start and of a stop"
 
 
 async def test_a_killed_users_server_goes_on_and_the_next_user_takes_it_over(home: Path) -> None:

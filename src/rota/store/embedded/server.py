@@ -104,6 +104,8 @@ class EmbeddedServer:
                 if self._users.try_alone() and found:
                     await self._postmaster.stop(found.pid)
                     folders.remove_short(found.socket_folder, home=self._home)
+                # Before start.lock goes: whoever starts next must not find users.lock held alone.
+                self._leave()
         finally:
             self._leave()
 
