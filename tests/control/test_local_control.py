@@ -26,7 +26,7 @@ from rota.errors import (
     VersionConflict,
 )
 from rota.testing import RotaKit
-from rota.wire.access import OPERATOR
+from rota.wire.access import OPERATOR, Scope
 from rota.wire.control import Control
 from rota.wire.runs import RunFilterQuestion
 from tests.control.conftest import Controls
@@ -440,7 +440,7 @@ async def test_every_change_is_in_the_audit_log_page_by_page(
 
 # scopes
 
-NEEDS: dict[str, list[Callable[[LocalControl], Awaitable[Any]]]] = {
+NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
     "read": [
         lambda c: c.get_job("a"),
         lambda c: c.list_jobs(),
@@ -481,7 +481,7 @@ NEEDS: dict[str, list[Callable[[LocalControl], Awaitable[Any]]]] = {
 
 
 @pytest.mark.parametrize("scope", NEEDS)
-async def test_what_needs_a_scope_is_refused_without_it_by_its_name(tenant: Controls, scope: str) -> None:
+async def test_what_needs_a_scope_is_refused_without_it_by_its_name(tenant: Controls, scope: Scope) -> None:
     others = tenant(scopes=frozenset(NEEDS) - {scope, "admin"})
     for ask in NEEDS[scope]:
         with pytest.raises(Forbidden, match=f"needs the scope {scope} "):
@@ -497,8 +497,8 @@ def test_every_method_needs_a_scope() -> None:
 def test_admin_implies_every_scope_and_a_principal_without_any_may_nothing() -> None:
     chief = Principal(tenant_id="default", scopes=frozenset({"admin"}), actor="token:abc")
     nobody = Principal(tenant_id="default", scopes=frozenset(), actor="token:abc")
-    assert all(chief.allows(scope) for scope in NEEDS)  # type: ignore[arg-type]
-    assert not any(nobody.allows(scope) for scope in NEEDS)  # type: ignore[arg-type]
+    assert all(chief.allows(scope) for scope in NEEDS)
+    assert not any(nobody.allows(scope) for scope in NEEDS)
     assert not chief.is_operator
 
 

@@ -17,7 +17,7 @@ from tests.store.stage import uncommitted
 
 async def running(kit: RotaKit, **changes: object) -> KitWork:
     """Return the claim on a run of a job that retries at once."""
-    await kit.put(Job(**{"job_id": "tick", "handler": "h", "max_attempts": 3, **changes}))  # type: ignore[arg-type]
+    await kit.put(Job(job_id="tick", handler="h", max_attempts=3).edited(**changes))
     await kit.on_demand.trigger("tick", tenant_id="default")
     return await kit.worker("w-1", handlers=["h"]).claim_one()
 

@@ -15,13 +15,13 @@ GATHERING: Final = 0.005
 """Seconds for which calls gather at most, counted from the beginning of the batch before."""
 BATCH: Final = 500
 
-I = TypeVar("I")  # noqa: E741 - an item
+Q = TypeVar("Q")
 A = TypeVar("A")
 
 _log = structlog.get_logger(__name__)
 
 
-class Coalescer(Generic[I, A]):
+class Coalescer(Generic[Q, A]):
     """Carries items to `action` in batches; it returns an answer for each, in their order.
 
     One batch is under way at a time while the next gathers. A call that comes alone goes at once: only batches that
@@ -31,7 +31,7 @@ class Coalescer(Generic[I, A]):
 
     def __init__(
         self,
-        action: Callable[[Sequence[I]], Awaitable[Sequence[A]]],
+        action: Callable[[Sequence[Q]], Awaitable[Sequence[A]]],
         clock: Clock,
         *,
         max_wait: float = GATHERING,
@@ -41,16 +41,16 @@ class Coalescer(Generic[I, A]):
         self._clock = clock
         self._max_wait = max_wait
         self._limit = limit
-        self._waiting: deque[_Call[I, A]] = deque()
+        self._waiting: deque[_Call[Q, A]] = deque()
         self._began = float("-inf")
         self._pump: asyncio.Task[None] | None = None
 
-    async def call(self, item: I) -> A:
+    async def call(self, item: Q) -> A:
         """Return the item's answer, after its batch's commit. Raises what the action raised for it.
 
         A caller that is cancelled leaves the batch as it is; before its batch begins, he takes his item along.
         """
-        call: _Call[I, A] = _Call(item, asyncio.get_running_loop().create_future())
+        call: _Call[Q, A] = _Call(item, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._pump is None:
             self._pump = asyncio.create_task(self._run())
@@ -72,7 +72,7 @@ class Coalescer(Generic[I, A]):
                 call.answer.cancel()
             self._waiting.clear()
 
-    async def _send(self, batch: Sequence["_Call[I, A]"]) -> None:
+    async def _send(self, batch: Sequence["_Call[Q, A]"]) -> None:
         if not batch:
             return
         try:
@@ -100,14 +100,14 @@ class Coalescer(Generic[I, A]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Call(Generic[I, A]):
+class _Call(Generic[Q, A]):
     """One item, and who waits for its answer."""
 
-    item: I
+    item: Q
     answer: asyncio.Future[A]
 
 
-def _fail(batch: "Sequence[_Call[I, A]]", error: Exception) -> None:
+def _fail(batch: "Sequence[_Call[Q, A]]", error: Exception) -> None:
     for call in batch:
         if not call.answer.done():
             call.answer.set_exception(error)

@@ -42,7 +42,7 @@ def register(app: FastAPI) -> None:
     app.mount(ASSETS, StaticFiles(directory=static), name="assets")
     app.add_api_route("/docs", docs_page, include_in_schema=False)
     app.add_api_route(ERRORS_PAGE, errors_page, include_in_schema=False)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # as FastAPI's own documentation does it
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # the hook that FastAPI names
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -148,25 +148,9 @@ SELECT attempt, outcome, worker_id, started_at, ended_at, error FROM rota.run_at
 -- name: runs_of_job
 -- Newest slots first, before a given slot.
 SELECT v.*, NULL::timestamptz AS died_at, NULL::text AS error FROM rota.job_run v
- WHERE v.shard = $shard AND v.job_uid = $job_uid AND v.scheduled_for < $before AND v.tenant_id = $tenant_id
-   AND ($state = '' OR v.state = $state) AND v.created_at >= $since AND v.created_at < $until
-   AND ($handler = '' OR v.handler = $handler)
-   AND ($label = '' OR EXISTS (
-        SELECT FROM rota.job j
-         WHERE j.shard = v.shard AND j.job_uid = v.job_uid
-           AND CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
-                    ELSE j.labels ->> $label = $label_value END))
-   AND ($error = '' OR strpos(lower((
-        SELECT a.error FROM rota.attempt a
-         WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
-         ORDER BY a.ended_at DESC LIMIT 1)), lower($error)) > 0)
- ORDER BY v.scheduled_for DESC LIMIT $limit;
-
--- name: recent_runs
--- Runs made within a window, newest slots first, before a given place: a wide read for people, bounded by its window.
-SELECT v.*, NULL::timestamptz AS died_at, NULL::text AS error FROM rota.job_run v
  WHERE v.created_at >= $since AND v.created_at < $until AND v.tenant_id = $tenant_id
-   AND (v.scheduled_for, v.job_uid) < ($before::timestamptz, $before_uid::bigint)
+   AND v.shard = $shard AND v.job_uid = $job_uid AND v.scheduled_for < $before -- not: recent_runs
+   -- recent_runs: AND (v.scheduled_for, v.job_uid) < ($before::timestamptz, $before_uid::bigint)
    AND ($state = '' OR v.state = $state) AND ($handler = '' OR v.handler = $handler)
    AND ($label = '' OR EXISTS (
         SELECT FROM rota.job j
@@ -178,6 +162,10 @@ SELECT v.*, NULL::timestamptz AS died_at, NULL::text AS error FROM rota.job_run 
          WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
          ORDER BY a.ended_at DESC LIMIT 1)), lower($error)) > 0)
  ORDER BY v.scheduled_for DESC, v.job_uid DESC LIMIT $limit;
+
+-- name: recent_runs
+-- like: runs_of_job
+-- Runs made within a window, newest slots first, before a given place: a wide read for people, bounded by its window.
 
 -- name: dead_runs
 -- A tenant's dead letters that a filter means, as runs with their last errors: newest slots first, before a given place.
