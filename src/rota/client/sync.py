@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from rota.client.caller import TIMEOUT
 from rota.client.client import Client
@@ -20,6 +20,27 @@ from rota.errors import SetupFailed
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class _Carried(Generic[T]):
+    """A coroutine that may be abandoned before, while, and after it runs. Used in the loop's thread only."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        self._is_abandoned = False
+
+    async def out(self) -> T:
+        if self._is_abandoned:
+            self._work.close()
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        return await self._work
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 class _LoopThread:
@@ -44,11 +65,12 @@ class _LoopThread:
             raise SetupFailed(
                 "this client is closed, or was made by another process", hint="make a client after a fork"
             )
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        carried = _Carried(work)
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(carried.out(), self._loop).result()
         except BaseException:
-            future.cancel()
+            # An interrupt may be raised before the future has a name here, so the work itself is told.
+            self._loop.call_soon_threadsafe(carried.abandon)
             raise
 
     def end(self, work: Coroutine[Any, Any, None]) -> None:
