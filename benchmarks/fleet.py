@@ -73,9 +73,9 @@ async def queue_ready(b: Bench, count: int) -> None:
     )
     await b.execute(
         "INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler,"
-        " tenant_id)"
+        " tenant_id, priority)"
         " SELECT shard, job_uid, scheduled_for, (extract(epoch FROM scheduled_for) * 1000)::bigint, scheduled_for, 0,"
-        " 'open', 'later', 'noop', 'default' FROM rota.run"
+        " 'open', 'later', 'noop', 'default', 5 FROM rota.run"
     )
     await b.settle()
 
@@ -199,9 +199,9 @@ async def hold_leases(b: Bench, count: int) -> list[LeaseKey]:
              made AS (INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
                SELECT shard, job_uid, date_trunc('hour', $1::timestamptz), $1, 'manual' FROM held RETURNING *)
            INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt,
-             worker_id)
+             worker_id, priority)
            SELECT shard, job_uid, scheduled_for, gen_random_uuid(), $1, $1::timestamptz + interval '10 min', 600000, 1,
-             'other'
+             'other', 5
              FROM made RETURNING shard, job_uid, scheduled_for, token""",
         b.clock.now(), count,
     )  # fmt: skip

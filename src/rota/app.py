@@ -1,6 +1,6 @@
 """The Python front: an app gathers jobs and the functions that carry them out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from rota.domain.job import (
     DEFAULT_TENANT,
     Job,
     Overlap,
+    costs_of_one,
 )
 from rota.domain.misfire import DEFAULT_GRACE, CatchUp, FireOnce, Misfire, Skip
 from rota.domain.retry import RetryPolicy
@@ -56,13 +57,20 @@ class App:
         jitter: Duration = timedelta(0),
         overlap: Overlap = "allow",
         start_deadline: Duration | None = None,
+        max_concurrency: int | None = None,
+        concurrency_key: str | None = None,
+        key_concurrency: int = 1,
+        limits: Mapping[str, int] | Sequence[str] = (),
+        max_losses: int = 5,
+        pause_after: int | None = None,
         labels: Mapping[str, str] | None = None,
         description: str | None = None,
         isolation: Isolation | None = None,
     ) -> Callable[[F], F]:
         """Define a job whose handler is the decorated function, sync or async, which takes the run or nothing.
 
-        `schedule` None makes a job that runs only when it is triggered. Durations are timedeltas or seconds.
+        `schedule` None makes a job that runs only when it is triggered. Durations are timedeltas or seconds. `limits`
+        are names, or names with what a run costs of each.
         `isolation` "process" runs the function in a child process that can be killed; by default coroutine functions
         run in the worker's event loop and plain ones in a thread. The function's docstring is the description unless
         one is given. Raises InvalidInput naming the field.
@@ -88,6 +96,12 @@ class App:
                 jitter=_duration(jitter),
                 overlap=overlap,
                 start_deadline=None if start_deadline is None else _duration(start_deadline),
+                max_concurrency=max_concurrency,
+                concurrency_key=concurrency_key,
+                key_concurrency=key_concurrency,
+                limits=limits if isinstance(limits, Mapping) else costs_of_one(limits),
+                max_losses=max_losses,
+                pause_after=pause_after,
                 labels=labels or {},
                 description=(function.__doc__ or "").strip() if description is None else description,
             )

@@ -20,15 +20,19 @@ from rota.services.definitions import Definitions
 from rota.services.dispatch import Dispatch
 from rota.services.doctor import Doctor
 from rota.services.fleet import Fleet
-from rota.services.hints import SCHEDULES, Hints
+from rota.services.hints import LIMITS, SCHEDULES, Hints
 from rota.services.history import History
+from rota.services.limit_keeper import LimitKeeper
+from rota.services.limits import Limits
 from rota.services.loop import Loop
 from rota.services.on_demand import OnDemand
 from rota.services.owned import OwnedShards
+from rota.services.pools import Pools
 from rota.services.reaper import Reaper
 from rota.services.scheduler import Scheduler
 from rota.services.shard_keeper import ShardKeeper
 from rota.services.upkeep import Upkeep
+from rota.services.why import Why
 from rota.settings import Settings
 from rota.store.database import Database
 from rota.store.embedded import EmbeddedServer
@@ -112,12 +116,15 @@ class SchedulerProcess:
         self.scheduler = Scheduler(database, clock, self.owned, hints, scheduler_id=scheduler_id)
         self.reaper = Reaper(database, clock, self.owned, hints)
         self.upkeep = Upkeep(database, clock, hints)
+        self.limit_keeper = LimitKeeper(database, clock, hints)
         self.resumer = ResumeKeeper(Definitions(database, clock, hints))
         self._new_schedules = hints.subscribe(SCHEDULES)
+        self._edited_limits = hints.subscribe(LIMITS)
         self.loops = {
             "shard_keeper": Loop("shard_keeper", self.keeper, clock),
             "scheduler": Loop("scheduler", self.scheduler, clock, wake=self._new_schedules),
             "reaper": Loop("reaper", self.reaper, clock),
+            "limit_keeper": Loop("limit_keeper", self.limit_keeper, clock, wake=self._edited_limits),
             "upkeep": Loop("upkeep", self.upkeep, clock),
             "resumer": Loop("resumer", self.resumer, clock),
         }
@@ -142,6 +149,7 @@ class SchedulerProcess:
     async def _wake_at_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._new_schedules.set()
+        self._edited_limits.set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +168,9 @@ class Rota:
     completion: Completion
     access: Access
     fleet: Fleet
+    limits: Limits
+    pools: Pools
+    why: Why
     doctor: Doctor
     server: EmbeddedServer | None = None
 
@@ -204,6 +215,9 @@ def assemble(
         completion=Completion(database, clock, hints),
         access=Access(database, clock),
         fleet=Fleet(database, clock),
+        limits=Limits(database, clock, hints),
+        pools=Pools(database, clock),
+        why=Why(database, clock),
         doctor=Doctor(database, clock),
         server=server,
     )

@@ -138,6 +138,12 @@ class TooManyCalls(RotaError):
         self.retry_after = retry_after
 
 
+class Shed(TooManyCalls):
+    """The pool is too deep, and this tenant has more waiting there than its share: no run was made."""
+
+    code = "shed"
+
+
 class SchemaMismatch(RotaError):
     """The database's schema and this program's do not fit together."""
 

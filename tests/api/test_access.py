@@ -35,11 +35,12 @@ async def theirs(server: Served) -> tuple[dict[str, str], dict[str, Any]]:
     await acme.put_job(SECRET, description=SECRET, labels={"owner": SECRET}, payload={"secret": SECRET})
     await acme.trigger(SECRET)
     [run] = await acme.claim(worker_id=SECRET, instance="0b0e1c52-4a6b-4a57-8a5e-0a6a1d9a7b11")
+    (await acme.ask("PUT", f"/v1/limits/{SECRET}", {"permits": 7})).ok()
     token_id = (await acme.post("/v1/tokens", {"scopes": ["read"], "name": SECRET})).ok()["token_id"]
     lease = {"run_id": run["run_id"], "lease_token": run["lease_token"]}
     parts = {
         "job_id": SECRET, "run_id": run["run_id"], "token_id": token_id, "worker_id": SECRET, "tenant_id": "acme",
-        "instance": "0b0e1c52-4a6b-4a57-8a5e-0a6a1d9a7b11",
+        "instance": "0b0e1c52-4a6b-4a57-8a5e-0a6a1d9a7b11", "name": SECRET, "pool": "default",
     }  # fmt: skip
     bodies = {
         "/v1/jobs/{job_id}": {"handler": "h", "tenant_id": "acme"},
@@ -56,6 +57,8 @@ async def theirs(server: Served) -> tuple[dict[str, str], dict[str, Any]]:
         "/v1/workers/{instance}": {"worker_id": SECRET, "instance": parts["instance"]},
         "/v1/tokens": {"scopes": ["read"], "name": "mine"},
         "/v1/tenants/{tenant_id}": {"max_jobs": 0},
+        "/v1/limits/{name}": {"permits": 0, "tenant_id": "acme"},
+        "/v1/pools/{pool}": {"ageing": 1},
     }
     return parts, bodies
 
@@ -85,7 +88,7 @@ async def test_no_route_shows_or_changes_what_is_another_tenant_s(server: Served
 async def test_counts_and_lists_of_a_tenant_are_its_own(server: Served) -> None:
     await theirs(server)
     thief = await server.tenant("thieves")
-    for path in ("/v1/jobs", "/v1/runs", "/v1/workers", "/v1/audit", "/v1/tokens"):
+    for path in ("/v1/jobs", "/v1/runs", "/v1/workers", "/v1/audit", "/v1/tokens", "/v1/limits"):
         assert SECRET not in (await thief.get(path)).body.decode()
     stats = (await thief.get("/v1/stats")).ok()
     assert stats == {"jobs": 0, "waiting": [], "running": 0, "dead": 0, "workers": 0}

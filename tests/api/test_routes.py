@@ -1,6 +1,7 @@
 """Every route of the API, as a caller with all scopes of one tenant meets it."""
 
 from tests.api.conftest import Caller, Served
+from tests.services.stories import execute
 
 
 async def test_a_job_is_put_read_edited_paused_resumed_and_deleted(me: Caller) -> None:
@@ -103,6 +104,21 @@ async def test_runs_are_listed_found_and_cancelled(me: Caller) -> None:
     assert (again.status, again.code) == (409, "run-finished")
 
 
+async def test_a_run_is_given_a_priority_and_says_what_it_waits_for(me: Caller) -> None:
+    await me.put_job()
+    run_id = await me.trigger()
+    assert (await me.ask("PATCH", f"/v1/runs/{run_id}", {"priority": 9})).ok()["priority"] == 9
+    wrong = await me.ask("PATCH", f"/v1/runs/{run_id}", {"priority": 10})
+    assert (wrong.status, wrong.json["field"]) == (422, "priority")
+    said = (await me.get(f"/v1/runs/{run_id}/why")).ok()
+    assert (said["gate"], said["cause"], said["held_by"], said["limit"]) == ("handler", "no_worker", [], None)
+    assert (await me.get("/v1/jobs/tick/why")).ok() == said
+    await me.claim()
+    refused = await me.ask("PATCH", f"/v1/runs/{run_id}", {"priority": 1})
+    assert (refused.status, refused.code) == (409, "conflict")
+    assert (await me.get(f"/v1/runs/{run_id}/why")).ok()["gate"] == "running"
+
+
 async def test_a_dead_letter_is_replayed_once(me: Caller) -> None:
     await me.put_job()
     await me.trigger()
@@ -141,6 +157,32 @@ async def test_what_an_operator_asks(server: Served, me: Caller) -> None:
     assert "rota_runs_running 0.0" in (await operator.get("/metrics")).body.decode()
     for path in ("/v1/shards", "/v1/tenants", "/metrics"):
         assert (await me.get(path)).code == "forbidden"
+
+
+async def test_metrics_tell_what_waits_and_how_full_limits_are(server: Served, me: Caller) -> None:
+    operator = server.caller(await server.token("*"))
+    await me.put_job("tick", max_concurrency=1)
+    await me.put_job("mail", priority=7)
+    for job_id in ("tick", "mail", "mail"):
+        await me.trigger(job_id)
+        server.kit.clock.advance(2)
+    await execute(server.kit, "UPDATE rota.pending SET gate = 'limit', limit_key = 'job/1' WHERE priority = 5")
+    await execute(server.kit, "INSERT INTO rota.permit VALUES ('downstream/acme/crm', 1, gen_random_uuid())")
+    await execute(
+        server.kit,
+        "INSERT INTO rota.limits VALUES ('acme', 'crm', 'downstream', 2, 10, 5, 1, 'epoch', 'epoch'),"
+        " ('acme', 'all', 'tenant', 1, 1, NULL, 1, 'epoch', 'epoch')",
+    )
+    lines = set((await operator.get("/metrics")).body.decode().splitlines())
+    assert {
+        'rota_pending_runs{gate="limit",pool="default",priority="5"} 1.0',
+        'rota_pending_runs{gate="open",pool="default",priority="7"} 2.0',
+        'rota_pending_oldest_seconds{gate="limit",pool="default"} 6.0',
+        'rota_pending_oldest_seconds{gate="open",pool="default"} 4.0',
+        'rota_parked_runs{limit="job"} 1.0', 'rota_parked_runs{limit="crm"} 0.0',
+        'rota_permits_in_use{limit="crm"} 1.0', 'rota_permits{limit="crm"} 5.0', 'rota_tokens_left{limit="crm"} 10.0',
+    } <= lines  # fmt: skip
+    assert not [line for line in lines if "acme" in line]
 
 
 async def test_an_operator_acts_for_the_tenant_that_a_header_names(server: Served) -> None:

@@ -95,6 +95,23 @@ def test_a_job_is_defined_by_options(rota: Cli) -> None:
     assert rota.json("job", "next", "launch")["slots"] == ["2035-01-01T00:00:00Z"]
 
 
+def test_the_flow_of_a_job_is_defined_by_options(rota: Cli) -> None:
+    rota.json(
+        "job", "put", "sync", "--overlap", "queue_one", "--start-deadline", "10m", "--max-concurrency", "3",
+        "--concurrency-key", "payload.customer", "--key-concurrency", "2", "--limit", "crm=2", "--limit", "mail",
+        "--max-losses", "7", "--pause-after", "4",
+    )  # fmt: skip
+    job = rota.json("job", "show", "sync")["job"]
+    assert (job["overlap"], job["start_deadline"], job["limits"]) == ("queue_one", 600.0, {"crm": 2, "mail": 1})
+    assert (job["max_concurrency"], job["concurrency_key"], job["key_concurrency"]) == (3, "payload.customer", 2)
+    assert (job["max_losses"], job["pause_after"]) == (7, 4)
+
+
+@pytest.mark.parametrize("limit", ["crm=", "crm=two", "crm=0", "=2", "a b", "crm=1.5", "crm=-1", "crm=9999999999"])
+def test_a_limit_that_cannot_be_read_is_refused(bare: Cli, limit: str) -> None:
+    assert bare("job", "put", "a", "--limit", limit).err.startswith("error: limits")
+
+
 def test_a_version_that_moved_on_is_a_conflict(rota: Cli) -> None:
     rota.json("job", "put", "a", "--every", "5m", "--if-version", "0")
     assert rota("job", "put", "a", "--every", "6m", "--if-version", "7").code == 4

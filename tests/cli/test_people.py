@@ -17,7 +17,7 @@ async def _announce(worker_id: str) -> None:
         await workers.announce(
             rota.database, instance=uuid.uuid4(), worker_id=worker_id, pool="default", handlers=["h"], concurrency=3,
             now=now, expires_at=now.replace(year=2999), version="0", tzdata="2026a", tenant_id=None,
-            last_claim_at=None,
+            last_claim_at=None, claimed=None,
         )  # fmt: skip
 
 

@@ -125,3 +125,23 @@ def test_more_dead_letters_than_one_page_are_sent_back_at_their_rate(
         rota.bury(job_id, error="no")
     monkeypatch.setattr("rota.cli.dead.PAGE", 1)
     assert rota.json("dead", "replay", "--all", "--yes", "--rate", "1000")["replayed"] == 3
+
+
+def test_a_run_says_what_it_waits_for_and_gets_another_priority(rota: Cli) -> None:
+    rota.json("job", "put", "a", "--handler", "h")
+    assert rota.json("job", "why", "a")["gate"] == "on_demand"
+    run_id = rota.json("job", "run", "a")["run_id"]
+    assert rota.json("run", "priority", run_id, "9")["priority"] == 9
+    assert rota("run", "priority", run_id, "9").out == f"run {run_id} waits with priority 9\n"
+    assert rota("run", "priority", run_id, "10").code == 2
+    said = rota.json("run", "why", run_id)
+    assert (said["gate"], said["handler"], said["held_by"]) == ("handler", "h", [])
+    for words in (("run", "why", run_id), ("job", "why", "a")):
+        first, *rest = rota(*words).out.splitlines()
+        assert first == "No worker of pool default is live."
+        assert any(line.split() == ["run_id", run_id] for line in rest)
+    rota.json("run", "cancel", run_id)
+    assert rota("run", "why", run_id).out.startswith("It is cancelled since ")
+    assert rota("run", "priority", run_id, "1").code == 4
+    assert rota("run", "why", "x").code == 2
+    assert rota("job", "why", "nobody").code == 3

@@ -18,6 +18,7 @@ from rota.control.principal import Principal
 from rota.domain.attempt import Outcome
 from rota.domain.job import Job
 from rota.errors import (
+    Conflict,
     Forbidden,
     InvalidCursor,
     InvalidInput,
@@ -28,6 +29,7 @@ from rota.errors import (
     QuotaExceeded,
     RotaError,
     RunFinished,
+    Shed,
     SlotTaken,
     VersionConflict,
 )
@@ -43,11 +45,13 @@ ALL: tuple[Scope, ...] = get_args(Scope)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controls:
-    """One who may do everything in the tenant default, one who may only look, and another tenant's own master."""
+    """One who may do everything in the tenant default, one who may only look, another tenant's own master, and the
+    operator, who speaks for himself."""
 
     master: Control
     reader: Control
     stranger: Control
+    operator: Control
 
 
 @pytest.fixture(params=["local", "http"])
@@ -60,9 +64,10 @@ async def controls(request: pytest.FixtureRequest, rota_kit: RotaKit) -> AsyncIt
                 tenant_id=tenant_id, scopes=scopes, name="conformance", expires_at=None, actor="test"
             )
             if url is not None:
-                return await stack.enter_async_context(Client(url, token))
+                return await stack.enter_async_context(Client(url, token, tenant="*" if tenant_id == "*" else None))
             principal = Principal(
-                tenant_id=tenant_id, scopes=frozenset[str](scopes), actor=f"token:{view.token_id}"
+                tenant_id=tenant_id, scopes=frozenset[str](scopes), actor=f"token:{view.token_id}",
+                is_operator=tenant_id == "*",
             )  # fmt: skip
             return LocalControl(rota_kit.rota, principal)
 
@@ -70,6 +75,7 @@ async def controls(request: pytest.FixtureRequest, rota_kit: RotaKit) -> AsyncIt
             master=await control("default", *ALL),
             reader=await control("default", "read"),
             stranger=await control("acme", *ALL),
+            operator=await control("*", *ALL),
         )
 
 
@@ -259,6 +265,28 @@ async def test_a_waiting_run_is_cancelled_and_a_running_one_is_asked(control: Co
     assert (await control.get_run(running.run_id)).state == "cancelled"
 
 
+async def test_a_run_and_a_job_say_what_they_wait_for(control: Control, rota_kit: RotaKit) -> None:
+    await control.put_job(Job(job_id="j", handler="h"))
+    assert (await control.why_job("j")).gate == "on_demand"
+    run = await control.trigger("j", scheduled_for=FAR)
+    said = await control.why_run(run.run_id)
+    assert (said.gate, said.cause, said.at, said.run_id) == ("time", "slot", FAR, run.run_id)
+    assert said.text == f"It waits until {FAR:%Y-%m-%dT%H:%M:%SZ}: that is its slot."
+    assert await control.why_job("j") == said
+
+
+async def test_a_run_that_waits_gets_another_priority(control: Control, rota_kit: RotaKit) -> None:
+    await control.put_job(Job(job_id="j", handler="h"))
+    run = (await control.trigger("j")).run_id
+    assert (await control.set_priority(run, 9)).priority == 9
+    assert (await control.set_priority(run, 9)).priority == 9
+    await refused(InvalidInput, control.set_priority(run, 10), field="priority")
+    work = await rota_kit.worker("w-1", handlers=["h"]).claim_one()
+    await refused(Conflict, control.set_priority(run, 1))
+    await work.succeed()
+    await refused(RunFinished, control.set_priority(run, 1))
+
+
 async def test_workers_are_seen_and_drained_by_their_tenant(controls: Controls, rota_kit: RotaKit) -> None:
     worker = rota_kit.worker("w-1", handlers=["h"])
     await worker.desk.announce(replace(worker.info, tenant_id="default"))
@@ -272,6 +300,73 @@ async def test_workers_are_seen_and_drained_by_their_tenant(controls: Controls, 
     stats = await controls.reader.stats()
     assert (stats.jobs, stats.running, stats.workers) == (0, 0, 1)
     await refused(Forbidden, controls.master.shards())
+
+
+async def test_a_limit_is_put_read_edited_under_its_version_and_deleted(control: Control) -> None:
+    made = await control.put_limit("crm", rate=50, permits=20, if_version=0)
+    assert (made.name, made.tenant_id, made.kind, made.version) == ("crm", "default", "downstream", 1)
+    assert (made.rate, made.burst, made.permits, made.in_use, made.waiting, made.tokens) == (50.0, 10, 20, 0, 0, 10.0)
+    assert await control.get_limit("crm") == made
+    assert await control.put_limit("crm", rate=50, burst=10, permits=20) == made
+    for version in (0, 7):
+        await refused(VersionConflict, control.put_limit("crm", permits=1, if_version=version))
+    edited = await control.put_limit("crm", permits=0, if_version=1)
+    assert (edited.version, edited.rate, edited.tokens, edited.permits) == (2, None, None, 0)
+    assert (await control.limits()).limits == (edited,)
+    for field, given in (("rate", {}), ("rate", {"rate": 0}), ("permits", {"permits": -1}), ("burst", {"burst": 1})):
+        wrong: dict[str, Any] = {"permits": 1, **given} if field == "burst" else dict(given)
+        await refused(InvalidInput, control.put_limit("crm", **wrong), field=field)
+    await refused(InvalidInput, control.put_limit("a b", permits=1), field="name")
+    await control.delete_limit("crm")
+    for call in (control.get_limit("crm"), control.delete_limit("crm")):
+        await refused(NotFound, call)
+    told = [entry.action for entry in (await control.audit(subject="crm")).entries]
+    assert sorted(told) == ["limit.deleted", "limit.put", "limit.put"]
+
+
+async def test_the_operators_limits_are_seen_by_all_and_not_theirs_to_change(controls: Controls) -> None:
+    shared = await controls.operator.put_limit("crm", permits=5)
+    every = await controls.operator.put_limit("all", kind="tenant", permits=9)
+    assert (shared.tenant_id, every.tenant_id, every.kind) == ("*", "*", "tenant")
+    assert [limit.name for limit in (await controls.operator.limits()).limits] == ["all", "crm"]
+    for control in (controls.master, controls.stranger, controls.reader):
+        assert [limit.tenant_id for limit in (await control.limits()).limits] == ["*", "*"]
+        assert (await control.get_limit("crm")).permits == 5
+    await refused(NotFound, controls.master.delete_limit("crm"))
+    await refused(Forbidden, controls.master.put_limit("mine", kind="tenant", permits=1000))
+    await controls.master.put_limit("crm", permits=2, if_version=0)
+    assert (await controls.reader.get_limit("crm")).permits == 2
+    assert (await controls.stranger.get_limit("crm")).permits == 5
+    await controls.master.delete_limit("crm")
+    assert (await controls.reader.get_limit("crm")).permits == 5
+    await controls.operator.delete_limit("crm")
+    await refused(NotFound, controls.stranger.get_limit("crm"))
+
+
+async def test_a_pools_settings_are_the_operators(controls: Controls) -> None:
+    put = await controls.operator.put_pool("mail", ageing=90.5, shed_above=100)
+    assert (put.pool, put.ageing, put.shed_above) == ("mail", 90.5, 100)
+    assert (await controls.reader.pools()).pools == (put,)
+    again = await controls.operator.put_pool("mail")
+    assert (again.ageing, again.shed_above) == (60.0, None)
+    await refused(Forbidden, controls.master.put_pool("mail", shed_above=1))
+    await refused(InvalidInput, controls.operator.put_pool("mail", ageing=-1.0), field="ageing")
+    await refused(InvalidInput, controls.operator.put_pool("mail", shed_above=-1), field="shed_above")
+
+
+async def test_a_request_that_is_one_too_many_is_refused_and_a_repeated_one_is_answered(
+    controls: Controls, rota_kit: RotaKit
+) -> None:
+    await controls.master.put_job(Job(job_id="j", handler="h"))
+    made = await controls.master.trigger("j", idempotency_key="k")
+    await controls.operator.put_pool("default", shed_above=0)
+    rota_kit.clock.advance(1)
+    error = await refused(Shed, controls.master.trigger("j"))
+    assert getattr(error, "retry_after", None) == 5.0
+    assert error.hint
+    assert (await controls.master.trigger("j", idempotency_key="k")).run_id == made.run_id
+    await controls.stranger.put_job(Job(job_id="j", handler="h", tenant_id="acme"))
+    await controls.stranger.trigger("j")
 
 
 async def test_tokens_are_made_listed_and_revoked(control: Control, rota_kit: RotaKit) -> None:
@@ -311,6 +406,7 @@ async def test_who_may_only_look_is_refused_by_scope_and_nothing_changes(control
         reader.delete_job("j"),
         reader.trigger("j"),
         reader.cancel_run(made.run_id),
+        reader.set_priority(made.run_id, 9),
         reader.replay_runs(RunFilterQuestion()),
         reader.create_token(scopes=["admin"]),
         reader.tokens(),
@@ -318,6 +414,9 @@ async def test_who_may_only_look_is_refused_by_scope_and_nothing_changes(control
         reader.signing_secret(),
         reader.tenants(),
         reader.put_tenant("default", max_jobs=1),
+        reader.put_limit("crm", permits=1),
+        reader.delete_limit("crm"),
+        reader.put_pool("default", shed_above=1),
     ):
         error = await refused(Forbidden, call)
         assert error.hint
@@ -337,6 +436,9 @@ async def test_what_is_another_tenants_is_as_what_is_not_there(controls: Control
         stranger.next_slots("secret"),
         stranger.get_run(made.run_id),
         stranger.cancel_run(made.run_id),
+        stranger.set_priority(made.run_id, 9),
+        stranger.why_run(made.run_id),
+        stranger.why_job("secret"),
         stranger.replay_run(made.run_id),
     ):
         await refused(NotFound, call)

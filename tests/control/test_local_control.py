@@ -453,6 +453,11 @@ NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
         lambda c: c.workers(),
         lambda c: c.shards(),
         lambda c: c.stats(),
+        lambda c: c.why_run(uuid4()),
+        lambda c: c.why_job("a"),
+        lambda c: c.limits(),
+        lambda c: c.get_limit("crm"),
+        lambda c: c.pools(),
     ],
     "jobs:write": [
         lambda c: c.put_job(job()),
@@ -466,6 +471,7 @@ NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
         lambda c: c.replay_run(uuid4()),
         lambda c: c.replay_runs(DEAD),
         lambda c: c.cancel_run(uuid4()),
+        lambda c: c.set_priority(uuid4(), 9),
     ],
     "worker": [lambda c: c.signing_secret()],
     "admin": [
@@ -476,6 +482,9 @@ NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
         lambda c: c.audit(),
         lambda c: c.tenants(),
         lambda c: c.put_tenant("t"),
+        lambda c: c.put_limit("crm", permits=1),
+        lambda c: c.delete_limit("crm"),
+        lambda c: c.put_pool("default"),
     ],
 }
 

@@ -28,6 +28,9 @@ class Definition:
     policy: Policy
     grace: timedelta
     max_attempts: int
+    max_losses: int
+    pause_after: int | None
+    start_deadline: timedelta | None
     backoff: timedelta
     lease: timedelta
     priority: int
@@ -55,6 +58,8 @@ class ModelJob:
     next_slot: datetime
     paused: bool = False
     exists: bool = True
+    dead_since: datetime = EPOCH
+    """Dead letters from then on count towards a pause."""
 
 
 @dataclass(slots=True)
@@ -71,7 +76,12 @@ class ModelRun:
     """A run: where it stands, and every attempt that ended."""
 
     state: State
+    priority: int
     charged: int = 0
+    losses: int = 0
+    scheduled: bool = False
+    deadline_at: datetime | None = None
+    finished_at: datetime = EPOCH
     available_at: datetime | None = None
     open: bool = True
     since: datetime | None = None
@@ -117,11 +127,15 @@ class Model:
         """A new job, or a changed schedule, counts from now on; what was due by the old one goes into the ledger."""
         job = self.jobs.get(job_id)
         if job is None or not job.exists:
-            self.jobs[job_id] = ModelJob(shard, definition, definition.after(self.now))
+            self.jobs[job_id] = ModelJob(shard, definition, definition.after(self.now), dead_since=self.now)
             return
         if definition.every != job.definition.every:
             self._drop(job_id, "paused" if job.paused else "misfire")
             job.next_slot = definition.after(self.now)
+        if definition.priority != job.definition.priority:
+            # What waits follows; what runs keeps the priority that it was claimed with.
+            for run in self.runs_of(job_id):
+                run.priority = definition.priority if run.state == "pending" else run.priority
         job.definition = definition
 
     def pause(self, job_id: str) -> None:
@@ -131,7 +145,7 @@ class Model:
         job = self.jobs[job_id]
         if job.paused and drop:
             self._drop(job_id, "paused")
-        job.paused = False
+        job.paused, job.dead_since = False, self.now
 
     def delete(self, job_id: str) -> int:
         """What waits is cancelled, what runs goes on. Returns the number of runs cancelled."""
@@ -151,16 +165,22 @@ class Model:
     # due, run ---------------------------------------------------------------------------------------------------------
 
     def look(self, shards: Iterable[int]) -> None:
-        """Schedulers that own these shards do all that is to do: reap first, then make runs and open gates."""
+        """Schedulers that own these shards do all that is to do: reap first, then make runs, open gates, and expire."""
         looked_at = set(shards)
         self.reap(looked_at)
         self.make_runs(looked_at)
         self.open_gates(looked_at)
+        self.expire(looked_at)
 
     def reap(self, shards: set[int]) -> None:
         for (job_id, _), run in self.runs.items():
             if self.jobs[job_id].shard in shards and run.lease and run.lease.expires_at <= self.now:
                 self._settle(job_id, run, "lost", NOTHING)
+        for job_id, job in self.jobs.items():
+            if job.shard in shards and any(
+                run.state == "dead" and run.finished_at == self.now for run in self.runs_of(job_id)
+            ):
+                self._pause_failing(job_id)
 
     def make_runs(self, shards: set[int]) -> None:
         for job_id, job in self.jobs.items():
@@ -172,12 +192,28 @@ class Model:
             if self.jobs[job_id].shard in shards and run.state == "pending" and run.available_at is not None:
                 run.open = run.open or run.available_at <= self.now
 
+    def expire(self, shards: set[int]) -> None:
+        """What has not begun when its deadline comes is cancelled; a slot's run stands in the ledger as well."""
+        for (job_id, slot), run in self.runs.items():
+            if self.jobs[job_id].shard in shards and run.state == "pending" and self._is_useless(run):
+                run.state = "cancelled"
+                if run.scheduled:
+                    self.ledger.add(Entry(job_id, slot, slot, 1, "start_deadline"))
+
+    def _is_useless(self, run: ModelRun) -> bool:
+        return run.deadline_at is not None and run.deadline_at <= self.now
+
     def _fire(self, job_id: str, job: ModelJob) -> None:
         due = job.definition.due(job.next_slot, self.now)
         kept = self._kept(job.definition, due)
         dropped = due[: len(due) - len(kept)]
         if dropped:
             self.ledger.add(Entry(job_id, dropped[0], dropped[-1], counted(dropped), "misfire"))
+        if (patience := job.definition.start_deadline) is not None:
+            late = [slot for slot in kept if slot + patience <= self.now]
+            for slot in late:
+                self.ledger.add(Entry(job_id, slot, slot, 1, "start_deadline"))
+            kept = kept[len(late) :]
         if job.definition.overlap == "skip" and kept:
             busy = any(run.state in ("pending", "running") for run in self.runs_of(job_id))
             stays = [] if busy else kept[-1:]
@@ -186,7 +222,15 @@ class Model:
             kept = stays
         for slot in kept:
             if (job_id, slot) not in self.runs:  # a manual run at a slot is that slot
-                self.runs[job_id, slot] = ModelRun("pending", available_at=slot, since=slot)
+                deadline = None if patience is None else slot + patience
+                self.runs[job_id, slot] = ModelRun(
+                    "pending",
+                    job.definition.priority,
+                    available_at=slot,
+                    since=slot,
+                    scheduled=True,
+                    deadline_at=deadline,
+                )
         job.next_slot = job.definition.after(self.now)
 
     def _kept(self, definition: Definition, due: list[datetime]) -> list[datetime]:
@@ -210,32 +254,44 @@ class Model:
         if (job_id, at) in self.runs:
             return False
         starts = self.now if slot is None else max(slot, self.now)
-        self.runs[job_id, at] = ModelRun("pending", available_at=starts, since=starts, open=starts <= self.now)
+        definition = self.jobs[job_id].definition
+        patience = definition.start_deadline
+        deadline = None if patience is None else starts + patience
+        self.runs[job_id, at] = ModelRun(
+            "pending",
+            definition.priority,
+            available_at=starts,
+            since=starts,
+            open=starts <= self.now,
+            deadline_at=deadline,
+        )
         return True
 
     def replay(self, key: Key) -> bool:
         run = self.runs[key]
         if run.state != "dead":
             return False
-        run.state, run.available_at, run.since, run.open = "pending", self.now, self.now, True
+        run.state, run.available_at, run.since, run.open, run.losses = "pending", self.now, self.now, True, 0
+        run.priority = self.jobs[key[0]].definition.priority
         return True
 
     # claim, attempt, complete -----------------------------------------------------------------------------------------
 
     def rank(self, key: Key) -> timedelta:
         """Smaller goes first: a priority point is worth a minute of waiting."""
-        since = self.runs[key].since
-        assert since is not None
-        return since - EPOCH - self.jobs[key[0]].definition.priority * AGEING
+        run = self.runs[key]
+        assert run.since is not None
+        return run.since - EPOCH - run.priority * AGEING
 
     def ready(self) -> list[Key]:
         """Return the runs that a worker can have, best first."""
-        return sorted((key for key, run in self.runs.items() if run.state == "pending" and run.open), key=self.rank)
+        waiting = [(key, run) for key, run in self.runs.items() if run.state == "pending" and run.open]
+        return sorted((key for key, run in waiting if not self._is_useless(run)), key=self.rank)
 
     def claim(self, key: Key, token: UUID) -> None:
         run, lease = self.runs[key], self.jobs[key[0]].definition.lease
         run.lease = ModelLease(token, run.charged + 1, self.now, self.now + lease, lease)
-        run.state = "running"
+        run.state, run.deadline_at = "running", None
 
     def renew(self, key: Key, token: UUID) -> datetime | None:
         """A lease lasts again from now while its token counts, also past its end, until somebody reclaimed it."""
@@ -249,9 +305,13 @@ class Model:
         """Whether a report is accepted: by the token that counts, or as the very same report once more."""
         run = self.runs[key]
         if run.lease is None or run.lease.token != token:
-            return token in run.ended and run.ended[token][1] == outcome
-        self._settle(key[0], run, outcome, snooze)
-        return True
+            accepted = token in run.ended and run.ended[token][1] == outcome
+        else:
+            accepted = True
+            self._settle(key[0], run, outcome, snooze)
+        if accepted and run.state == "dead":
+            self._pause_failing(key[0])
+        return accepted
 
     def _settle(self, job_id: str, run: ModelRun, outcome: str, snooze: timedelta) -> None:
         lease, job = run.lease, self.jobs[job_id]
@@ -259,14 +319,18 @@ class Model:
         run.lease = None
         run.ended[lease.token] = (lease.attempt, outcome)
         run.charged = lease.attempt
+        run.losses += outcome == "lost"
+        failures = lease.attempt - run.losses
         if outcome == "succeeded":
-            run.state = "succeeded"
+            run.state, run.finished_at = "succeeded", self.now
         elif outcome == "cancelled" or not job.exists:
             run.state = "cancelled"
-        elif outcome == "gave_up" or (
-            outcome in ("failed", "timed_out", "lost") and lease.attempt >= job.definition.max_attempts
+        elif (
+            outcome == "gave_up"
+            or (outcome in ("failed", "timed_out") and failures >= job.definition.max_attempts)
+            or (outcome == "lost" and run.losses >= job.definition.max_losses)
         ):
-            run.state = "dead"
+            run.state, run.finished_at = "dead", self.now
         else:
             run.state = "pending"
             wait = NOTHING
@@ -275,10 +339,26 @@ class Model:
             if outcome == "snoozed":
                 wait = max(snooze, timedelta(seconds=1))
             if outcome in ("failed", "timed_out"):
-                wait = min(job.definition.backoff * 2 ** (lease.attempt - 1), timedelta(hours=1))
-            run.available_at = self.now + wait
+                wait = min(job.definition.backoff * 2 ** (failures - 1), timedelta(hours=1))
+            if outcome == "lost" and run.losses > 1:
+                wait = min(job.definition.backoff * 2 ** (run.losses - 2), timedelta(hours=1))
+            keeps_its_place = outcome in ("lost", "released") and not wait
+            run.available_at = run.since = lease.claimed_at if keeps_its_place else self.now + wait
             run.open = not wait
-            run.since = lease.claimed_at if outcome in ("lost", "released") else run.available_at
+
+    def _pause_failing(self, job_id: str) -> None:
+        """So many dead letters in a row, in the order in which runs ended, pause their job."""
+        job = self.jobs[job_id]
+        wanted = job.definition.pause_after
+        if wanted is None or job.paused or not job.exists:
+            return
+        ended = [
+            (run.finished_at, run.state == "succeeded", slot)
+            for (owner, slot), run in self.runs.items()
+            if owner == job_id and run.state in ("succeeded", "dead") and run.finished_at > job.dead_since
+        ]
+        latest = sorted(ended, reverse=True)[:wanted]
+        job.paused = len(latest) == wanted and not any(succeeded for _, succeeded, _ in latest)
 
     # laws -------------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,6 +13,7 @@ import asyncpg
 
 import rota
 from rota.clock import ManualClock
+from rota.domain.ids import job_uid, shard_of
 from rota.domain.job import Job
 from rota.errors import CommitUnknown, DatabaseUnavailable
 from rota.store.admin import with_database
@@ -41,6 +42,33 @@ async def fetch(kit: RotaKit, text: str, *values: object) -> list[Any]:
     async with kit.database.transaction() as tx:
         rows: list[Any] = await tx._raw.fetch(text, *values)
         return rows
+
+
+async def let_wait(
+    kit: RotaKit, runs: int, *, tenant_id: str, gates: Sequence[str] = ("open",), limit_key: str | None = None
+) -> None:
+    """Let so many runs of the tenant's job "job" wait, behind these gates in turn."""
+    await kit.put(every("1h", "job", tenant_id=tenant_id))
+    uid = job_uid(tenant_id, "job")
+    # More come after those that are there, on slots that no schedule of whole hours names.
+    [row] = await fetch(kit, "SELECT count(*) AS made FROM rota.run WHERE job_uid = $1", uid)
+    values = shard_of(uid), uid, START + timedelta(days=20), row["made"], runs
+    await execute(
+        kit,
+        "INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)"
+        " SELECT $1, $2, $3::timestamptz + n * interval '1 s', $3, 'manual'"
+        " FROM generate_series($4::integer + 1, $4 + $5::integer) n",
+        *values,
+    )
+    await execute(
+        kit,
+        "INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler,"
+        " tenant_id, priority, limit_key)"
+        " SELECT $1, $2, $3::timestamptz + n * interval '1 s', rota.rank_of($9, 5, 'default'), $9, 0,"
+        " ($6::text[])[n % cardinality($6::text[]) + 1], 'default', 'h', $7, 5, $8"
+        " FROM generate_series($4::integer + 1, $4 + $5::integer) n",
+        *values, gates, tenant_id, limit_key, START,
+    )  # fmt: skip
 
 
 async def slots(kit: RotaKit, job_id: str = "tick") -> list[datetime]:

@@ -135,7 +135,7 @@ async def test_tokens_and_tenants_stand_in_the_log_of_the_tenant_that_they_are_o
     assert (created.before, created.after) == (None, facts)
     assert (revoked.action, revoked.actor, revoked.subject) == ("token.revoked", "token:b", token.token_id)
     assert (revoked.before, revoked.after) == (facts, None)
-    none = {"max_jobs": None, "max_payload_bytes": None, "calls_per_second": None}
+    none = {"max_jobs": None, "max_payload_bytes": None, "calls_per_second": None, "weight": 1}
     assert (changed.action, changed.before, changed.after) == ("tenant.changed", none, none | {"max_jobs": 5})
     assert await log(access) == []
 

@@ -75,8 +75,8 @@ async def test_a_run_that_is_claimed_at_this_very_moment_is_asked_to_end(rota_ki
     claim = (
         "DELETE FROM rota.pending",
         "INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt,"
-        " worker_id) SELECT shard, job_uid, scheduled_for, gen_random_uuid(), '2026-01-01Z', '2026-01-01 00:01Z',"
-        " 60000, 1, 'w' FROM rota.run",
+        " worker_id, priority) SELECT shard, job_uid, scheduled_for, gen_random_uuid(), '2026-01-01Z',"
+        " '2026-01-01 00:01Z', 60000, 1, 'w', 5 FROM rota.run",
     )
     async with uncommitted(rota_kit.dsn, *claim) as other:
         cancelling = asyncio.ensure_future(rota_kit.on_demand.cancel(run, tenant_id="default"))

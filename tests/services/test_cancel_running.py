@@ -1,5 +1,6 @@
 """A run that somebody wants cancelled while it runs: its worker is told, and however the attempt ends, it is over."""
 
+import asyncio
 from datetime import timedelta
 from uuid import uuid4
 
@@ -7,6 +8,7 @@ import pytest
 
 from rota.domain.attempt import RESULT_LIMIT, LeaseKey, Outcome, Report
 from rota.domain.job import Job
+from rota.domain.progress import Progress
 from rota.domain.run import RunState
 from rota.errors import InvalidInput, LeaseLost, TooLarge
 from rota.testing import RotaKit
@@ -134,6 +136,48 @@ async def test_progress_is_seen_and_needs_the_lease(rota_kit: RotaKit) -> None:
     key = work.claim.key
     with pytest.raises(LeaseLost):
         await note(LeaseKey(key.shard, key.job_uid, key.scheduled_for, uuid4()), 0.9, None)
+
+
+async def test_progress_travels_with_the_renewal_and_what_is_not_said_stays(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    key, renew = work.claim.key, rota_kit.rota.completion.renew
+    for progress in (Progress(0.25, "a quarter"), Progress(0.5), None, Progress(note="still half")):
+        rota_kit.clock.advance(SECOND)
+        held = await renew([key], progress=None if progress is None else {key.token: progress})
+        assert held[key.token].expires_at == rota_kit.clock.now() + work.claim.lease_duration
+    [run] = await rota_kit.runs("tick")
+    assert (run.progress, run.progress_note) == (0.5, "still half")
+    await work.succeed()
+    assert await renew([key], progress={key.token: Progress(1.0)}) == {}, "too late, and no harm"
+
+
+async def test_asking_for_the_end_of_a_run_that_runs_is_heard_at_once(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    desk = rota_kit.rota.desk()
+    hearing = asyncio.create_task(desk.wait_for_cancel())
+    await rota_kit.on_demand.trigger("tick", tenant_id="default", scheduled_for=rota_kit.clock.now() + SECOND)
+    waiting = next(run for run in await rota_kit.runs("tick") if run.run_id != work.claim.run_id)
+    await rota_kit.on_demand.cancel(waiting.run_id, tenant_id="default")
+    assert not hearing.done(), "a run that waits has no worker to be told"
+    await rota_kit.on_demand.cancel(work.claim.run_id, tenant_id="default")
+    async with asyncio.timeout(10):
+        await hearing
+    assert (await desk.renew([work.claim.key])).cancelled == {work.claim.key.token}
+
+
+async def test_fifty_snoozes_and_then_a_failure_are_one_attempt(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h", max_attempts=1))
+    await rota_kit.on_demand.trigger("tick", tenant_id="default")
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    for _ in range(50):
+        work = await worker.claim_one()
+        assert work.claim.attempt == 1
+        await work.report(Outcome.SNOOZED, retry_after=SECOND)
+        await rota_kit.advance(SECOND)
+    await (await worker.claim_one()).fail()
+    [run] = await rota_kit.runs("tick")
+    assert (run.state, run.attempt) == ("dead", 1)
+    assert len(await rota_kit.attempts(run)) == 51
 
 
 async def test_a_run_that_a_long_transaction_ends_does_not_keep_the_reaper_from_the_others(rota_kit: RotaKit) -> None:

@@ -120,14 +120,14 @@ async def test_two_processes_asked_for_one_claim_at_once_take_runs_once(claimer:
 
 
 async def test_a_claim_whose_answer_is_lost_is_read_back(claimer: Claimer) -> None:
-    claimer.database.trouble = {"claim_tenant_runs": "lost"}
+    claimer.database.trouble = {"claim_runs": "lost"}
     assert len(await claimer.claim(uuid4())) == 2
-    assert claimer.database.asked["claim_tenant_runs"] == 1
+    assert claimer.database.asked["claim_runs"] == 1
 
 
 async def test_a_claim_that_may_commit_yet_says_so_and_is_found_when_asked_again(claimer: Claimer) -> None:
     claim_id = uuid4()
-    claimer.database.trouble = {"claim_tenant_runs": "late"}
+    claimer.database.trouble = {"claim_runs": "late"}
     with pytest.raises(CommitUnknown):
         await claimer.claim(claim_id)
     claimer.database.trouble = {}
@@ -188,8 +188,8 @@ async def test_one_claim_at_a_time_stands_at_the_database_for_each_pool_and_tena
 
 
 async def test_no_number_of_pools_fills_the_memory(rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MARKS", 3)
+    monkeypatch.setattr(module, "ROUNDS", 3)
     dispatch = rota_kit.rota.dispatch
     for number in range(10):
         await dispatch.claim(worker_id="w-1", pool=f"pool-{number}", handlers=frozenset({"h"}), limit=1)
-    assert (len(dispatch._marks), len(dispatch._turns)) == (3, 0)
+    assert (len(dispatch._rounds), len(dispatch._turns)) == (3, 0)

@@ -46,6 +46,8 @@ async def test_the_same_put_changes_nothing(rota_kit: RotaKit) -> None:
         schedule=rota.cron("0 2 * * *", tz="Europe/Berlin", end=datetime(2030, 1, 1, tzinfo=UTC)),
         payload={"n": 1.5, "deep": [{"x": None}], "big": 10**20}, retry=rota.retry(initial=1.5, factor=1.1, jitter=0.3),
         misfire=rota.catch_up(7), labels={"team": "billing"}, start_deadline=HOUR, jitter=MINUTE, description="é",
+        overlap="replace", max_concurrency=3, concurrency_key="payload.n", key_concurrency=2,
+        limits={"crm": 2, "mail.eu": 1}, max_losses=7, pause_after=4,
     )  # fmt: skip
     [first] = await rota_kit.put(job)
     before = await stored(rota_kit)

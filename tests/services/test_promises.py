@@ -41,7 +41,9 @@ async def test_no_identity_comes_from_a_counter_that_could_run_out(rota_kit: Rot
         rota_kit,
         """SELECT c.table_name, c.column_name, c.data_type FROM information_schema.key_column_usage k
              JOIN information_schema.columns c USING (table_schema, table_name, column_name)
-            WHERE table_schema = 'rota' AND c.data_type IN ('integer', 'smallint') AND c.column_name <> 'shard'
+            WHERE table_schema = 'rota' AND c.data_type IN ('integer', 'smallint')
+                  -- A permit's slot is its place among those of its limit, at most 100,000.
+                  AND c.column_name NOT IN ('shard', 'slot')
               AND c.table_name <> 'migration'""",
     )
     assert narrow == []
@@ -119,7 +121,7 @@ async def test_tokens_are_shown_to_nobody_but_their_claimer(
 
 async def test_a_job_whose_worker_dies_twenty_times_is_never_blocked_by_its_own_past(rota_kit: RotaKit) -> None:
     """B62: whether a run lives is read from its rows, so a kill leaves nothing behind that counts."""
-    await rota_kit.put(every("10s", overlap="skip", max_attempts=1, lease_duration=timedelta(seconds=5)))
+    await rota_kit.put(every("10s", overlap="skip", max_losses=1, lease_duration=timedelta(seconds=5)))
     for killed in range(1, 21):
         rota_kit.clock.advance(TEN_SECONDS)
         await rota_kit.tick()

@@ -236,24 +236,47 @@ async def test_where_every_answer_is_late_lost_runs_are_reclaimed_all_the_same(r
 
 
 async def test_a_run_that_kills_its_worker_every_time_is_buried_as_lost(rota_kit: RotaKit) -> None:
-    """B55: a poison run ends as a dead letter after max_attempts, with the reason."""
-    await rota_kit.put(Job(job_id="poison", handler="h", lease_duration=30 * SECOND, max_attempts=3))
+    """B55: a poison run ends as a dead letter after max_losses, whatever max_attempts says."""
+    retry = rota.retry(initial=1, factor=1, jitter=0)
+    await rota_kit.put(Job(job_id="poison", handler="h", lease_duration=5 * SECOND, max_attempts=1, retry=retry))
     run_id = await rota_kit.on_demand.trigger("poison", tenant_id="default")
-    for attempt in (1, 2, 3):
+    for attempt in range(1, 6):
         [work] = await claim_all(rota_kit)
         assert work.claim.attempt == attempt
-        await rota_kit.advance(31)
+        # The lease, and from the second loss on a backoff.
+        await rota_kit.advance(8)
     [letter] = await rota_kit.history.dead_letters(tenant_id="default")
-    assert (letter.run_id, letter.attempt, letter.outcome, letter.error) == (run_id, 3, "lost", module.LEASE_EXPIRED)
+    assert (letter.run_id, letter.attempt, letter.outcome, letter.error) == (run_id, 5, "lost", module.LEASE_EXPIRED)
     [run] = await rota_kit.runs("poison")
-    assert [attempt.outcome for attempt in await rota_kit.attempts(run)] == ["lost"] * 3
+    assert (run.state, run.reason) == ("dead", "worker lost 5 times")
+    assert [attempt.outcome for attempt in await rota_kit.attempts(run)] == ["lost"] * 5
     assert await claim_all(rota_kit) == []
+
+
+async def test_losses_take_no_attempt_and_failures_no_loss(rota_kit: RotaKit) -> None:
+    """B44: a run that lost two workers has every attempt left, and a failure between them counts as one."""
+    retry = rota.retry(initial=1, factor=1, jitter=0)
+    await rota_kit.put(
+        Job(job_id="job", handler="h", lease_duration=30 * SECOND, max_attempts=2, max_losses=3, retry=retry)
+    )
+    await rota_kit.on_demand.trigger("job", tenant_id="default")
+    for ends_lost in (True, False, True):
+        [work] = await claim_all(rota_kit)
+        if not ends_lost:
+            await work.fail()
+        await rota_kit.advance(32)
+    [work] = await claim_all(rota_kit)
+    assert work.claim.attempt == 4
+    await work.fail("the second failure")
+    [run] = await rota_kit.runs("job")
+    assert (run.state, run.attempt, run.reason) == ("dead", 4, None)
+    assert [attempt.outcome for attempt in await rota_kit.attempts(run)] == ["lost", "failed", "lost", "failed"]
 
 
 async def test_the_neighbours_of_a_poison_run_have_attempts_left(rota_kit: RotaKit) -> None:
     """B55: four slots, one of them poison: the others are reclaimed, finished, and not blamed twice."""
     names = ["poison", "one", "two", "three"]
-    await rota_kit.put(*(Job(job_id=name, handler="h", lease_duration=30 * SECOND, max_attempts=2) for name in names))
+    await rota_kit.put(*(Job(job_id=name, handler="h", lease_duration=30 * SECOND, max_losses=2) for name in names))
     for name in names:
         await rota_kit.on_demand.trigger(name, tenant_id="default")
     assert len(await claim_all(rota_kit)) == 4

@@ -18,7 +18,7 @@ from rota.store.database import Database
 from rota.testing import RotaKit, TestCluster
 from tests.services.stories import START, WatchedClock, administrator, every, kill_backends, outage
 
-LOOPS = 5
+LOOPS = 6
 
 
 @asynccontextmanager

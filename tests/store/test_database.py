@@ -46,7 +46,7 @@ async def test_renewals_and_reports_do_not_wait_behind_work_that_has_taken_every
         database.transaction(),
     ):
         assert await claims.renew(database, [claim.key], now=now)
-        assert claim.key.token in await claims.settle(database, [success(claim.key, now=now)], now=now)
+        assert claim.key.token in (await claims.settle(database, [success(claim.key, now=now)], now=now)).states
         assert await claims.recorded(database, [claim.key])
 
 
@@ -133,7 +133,7 @@ async def test_a_backend_killed_in_a_statement_leaves_the_commit_in_doubt_and_th
             await other.execute(f"SELECT pg_terminate_backend({pid})")
             with pytest.raises(CommitUnknown, match="settle_attempts: the connection ended"):
                 await settling
-        assert claim.key.token in await claims.settle(database, [success(claim.key, now=now)], now=now)
+        assert claim.key.token in (await claims.settle(database, [success(claim.key, now=now)], now=now)).states
 
 
 async def test_idle_backends_that_were_killed_cost_a_repeatable_call_nothing(rota_kit: RotaKit) -> None:

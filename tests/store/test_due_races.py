@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 
@@ -98,6 +98,31 @@ async def test_a_run_triggered_at_a_slot_while_the_scheduler_makes_it_is_that_sl
     assert (await rows_of(rota_kit))["pending"] == 1
 
 
+@pytest.mark.parametrize("policy", ["queue_one", "replace"])
+async def test_many_that_claim_while_newer_slots_supersede_leave_every_run_in_one_place(
+    rota_kit: RotaKit, policy: Literal["queue_one", "replace"]
+) -> None:
+    jobs = [
+        Job(job_id=f"job-{n}", handler="h", schedule=rota.every("10s"), overlap=policy, start_deadline=TEN_SECONDS * 2)
+        for n in range(10)
+    ]
+    await rota_kit.put(*jobs)
+    worker = rota_kit.worker("w", handlers=["h"])
+    for _ in range(4):
+        await rota_kit.advance(9)
+        rota_kit.clock.advance(1)
+        ticking = asyncio.create_task(rota_kit.process.scheduler.tick())
+        for claimed in await asyncio.gather(*(worker.claim(limit=3) for _ in range(3))):
+            for work in claimed:
+                await work.succeed()
+        await ticking
+    for job in jobs:
+        states = [run.state for run in await rota_kit.runs(job.job_id)]
+        assert len(states) == 4
+        assert states.count("running") == 0
+        assert states.count("pending") <= 2, "the newest, and one that was being claimed when that one was made"
+
+
 async def due_advances(kit: RotaKit, jobs: int) -> list[Advance]:
     """Have jobs whose slot is due; return what a scheduler that has just looked is about to write."""
     await kit.put(*(Job(job_id=f"job-{n}", handler="h", schedule=rota.every("10s")) for n in range(jobs)))
@@ -109,7 +134,7 @@ async def due_advances(kit: RotaKit, jobs: int) -> list[Advance]:
 
 
 def step(found: DueSchedule, now: datetime) -> Advance:
-    run = NewRun(scheduled_for=found.slot, available_at=now, rank=0, gate="open")
+    run = NewRun(scheduled_for=found.slot, available_at=now, deadline_at=None, gate="open")
     return Advance(due=found, runs=(run,), skipped=(), next_slot=found.slot + TEN_SECONDS)
 
 

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from rota.domain.attempt import Claim, LeaseKey, success
+from rota.services.rounds import Round
 from rota.store import claims, due, runs
-from rota.store.claims import claim_runs
 from rota.store.database import Database, Lane
 from rota.store.statements import ALL
 from rota.testing import TestCluster
@@ -20,7 +20,6 @@ NOW = datetime(2026, 1, 20, tzinfo=UTC)
 SIZE = 20_000
 """Jobs, and runs of each queue; the SQL below says the number again."""
 BATCH = 500
-BOTTOM = -(2**63)
 SHARDS = list(range(64))
 HOT = ("schedule", "pending", "lease", "job")
 STATEMENTS = {statement.name: statement.text for file in ALL for statement in file}
@@ -40,12 +39,13 @@ INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
 SELECT n % 64, n, $1::timestamptz, $1, 'schedule' FROM generate_series(1, 20000) n"""
 QUEUE = """
 INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler,
-  tenant_id)
+  tenant_id, priority)
 SELECT n % 64, n, $1::timestamptz, n, $1::timestamptz, 0, CASE WHEN n % $2::integer = 0 THEN 'open' ELSE 'time' END,
-       'default', 'h', 'default' FROM generate_series(1, 20000) n"""
+       'default', 'h', 'default', 5 FROM generate_series(1, 20000) n"""
 LEASES = """
-INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
-SELECT n % 64, n, $1::timestamptz, gen_random_uuid(), $1, $1, 60000, 1, 'w' FROM generate_series(1, 20000) n"""
+INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id,
+  priority)
+SELECT n % 64, n, $1::timestamptz, gen_random_uuid(), $1, $1, 60000, 1, 'w', 5 FROM generate_series(1, 20000) n"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -76,8 +76,11 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     [
         "due_schedules", "next_due", "live_among", "materialise_runs", "open_due_gates", "claim_runs", "renew_leases",
         "leases_with_jobs", "settle_attempts", "recorded_outcomes", "expired_leases", "trigger_run", "get_run",
-        "runs_of_job", "park_unknown_handlers", "unpark_known_handlers", "claim_tenant_runs", "reap_attempts",
-        "note_progress", "list_jobs", "count_jobs", "due_resumes", "jobs_of_tenant",
+        "runs_of_job", "expire_runs", "ask_replaced", "dead_streaks", "make_missed",
+        "park_unknown_handlers", "unpark_known_handlers", "reap_attempts",
+        "note_progress", "list_jobs", "count_jobs", "due_resumes", "jobs_of_tenant", "renew_with_progress",
+        "waiting_by_tenant", "rerank_pending", "return_parked", "parked_keys", "why_run", "why_limits", "why_workers",
+        "why_queue", "oldest_waiting",
     ],
 )  # fmt: skip
 async def test_a_hot_statement_reads_no_table_from_end_to_end(full: Any, name: str) -> None:
@@ -90,8 +93,11 @@ async def test_a_hot_statement_reads_no_table_from_end_to_end(full: Any, name: s
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "name",
-    ["claim_runs", "claim_tenant_runs", "renew_leases", "settle_attempts", "reap_attempts", "open_due_gates"],
-)
+    [
+        "claim_runs", "return_parked", "renew_leases", "renew_with_progress", "settle_attempts", "reap_attempts",
+        "open_due_gates", "materialise_runs", "expire_runs", "ask_replaced",
+    ],
+)  # fmt: skip
 async def test_a_hot_write_finds_its_rows_by_ctid(full: Any, name: str) -> None:
     plan = await generic_plan(full, STATEMENTS[name])
     assert "Tid Scan" in {node["Node Type"] for node in nodes(plan)}
@@ -107,14 +113,9 @@ async def test_a_page_of_jobs_is_read_in_order_by_the_index_over_the_names(full:
     assert [node["Node Type"] for node in above] == ["Limit"], "what a shard gives is in order already"
 
 
-CLAIMS = {"claim_runs": "pending_open", "claim_tenant_runs": "pending_tenant"}
-"""Which index each claim walks: the other one leads past everything that other tenants have waiting."""
-
-
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("name", CLAIMS)
-async def test_a_claim_walks_the_index_of_its_order(full: Any, name: str) -> None:
-    assert await indexes(full, name) & {*CLAIMS.values()} == {CLAIMS[name]}
+async def test_a_claim_walks_the_index_of_its_order(full: Any) -> None:
+    assert await indexes_over_pending(full) == {"pending_open", "pending_limit"}
 
 
 @pytest.mark.parametrize("analyzed", ["while empty", "while deep in one pool", "never"])
@@ -127,13 +128,13 @@ async def test_a_claim_walks_its_index_whatever_the_statistics_say(dsn: str, ana
             await other.execute("VACUUM (ANALYZE) rota.pending")
             await other.execute("DELETE FROM rota.pending")
             await other.execute("VACUUM rota.pending")
-        for name, index in CLAIMS.items():
-            assert await indexes(other, name) & {*CLAIMS.values()} == {index}
+        assert await indexes_over_pending(other) == {"pending_open", "pending_limit"}
 
 
-async def indexes(other: Any, name: str) -> set[str]:
-    """Return the indexes of a statement's plan."""
-    return {node["Index Name"] for node in nodes(await generic_plan(other, STATEMENTS[name])) if "Index Name" in node}
+async def indexes_over_pending(other: Any) -> set[str]:
+    """Return the indexes by which a claim reads the queue: the turns', and that of the runs that wait for a limit."""
+    plan = await generic_plan(other, STATEMENTS["claim_runs"])
+    return {name for node in nodes(plan) if (name := node.get("Index Name", "")).startswith("pending")}
 
 
 class Cycle:
@@ -148,7 +149,7 @@ class Cycle:
         """Run everything so often that the connections keep a plan, while there is nothing to be found."""
         nothing = LeaseKey(1, 1, NOW, uuid.uuid4())
         for _ in range(12):
-            await self._claim(BOTTOM)
+            await self._claim(Round(None))
             await claims.renew(self._database, [nothing] * 10, now=NOW)
             await claims.settle(self._database, [success(nothing, now=NOW)], now=NOW)
             await claims.expired(self._database, SHARDS, now=NOW, resumed_at=NOW, limit=BATCH, error="lost")
@@ -161,18 +162,18 @@ class Cycle:
         await self._other.execute(QUEUE, self._at, 10)
         while await due.open_due_gates(self._database, SHARDS, now=NOW, per_shard=64):
             pass
-        mark, held = BOTTOM, list[Claim]()
+        round_, held = Round(None), list[Claim]()
         for _ in range(SIZE // BATCH):
-            batch, highest = await self._claim(mark)
-            held += batch
-            assert highest is not None
-            mark = highest
+            taken = await self._claim(round_)
+            round_.move(taken, limit=BATCH)
+            held += taken.claims
         assert len({claim.run_id for claim in held}) == SIZE
         assert not await claims.expired(self._database, SHARDS, now=NOW, resumed_at=NOW, limit=BATCH, error="lost")
         for start in range(0, SIZE, BATCH):
             keys = [claim.key for claim in held[start : start + BATCH]]
             assert len(await claims.renew(self._database, keys, now=NOW)) == BATCH
-            assert len(await claims.settle(self._database, [success(key, now=NOW) for key in keys], now=NOW)) == BATCH
+            ended = await claims.settle(self._database, [success(key, now=NOW) for key in keys], now=NOW)
+            assert len(ended.states) == BATCH
             assert await runs.get(self._database, runs.SlotKey(keys[0].job_uid, keys[0].scheduled_for))
 
     async def read_from_end_to_end(self) -> dict[str, int]:
@@ -185,11 +186,12 @@ class Cycle:
         )
         return {row["relname"]: row["seq_tup_read"] for row in rows}
 
-    async def _claim(self, mark: int) -> tuple[list[Claim], int | None]:
+    async def _claim(self, round_: Round) -> claims.Taken:
         tokens = [uuid.uuid4() for _ in range(BATCH)]
-        return await claim_runs(
-            self._database, pool="default", handlers=["h"], worker_id="w", tokens=tokens, low_water=mark, now=NOW
-        )
+        return await claims.claim_runs(
+            self._database, pool="default", handlers=["h"], worker_id="w", tokens=tokens, limit=BATCH,
+            place=round_.place(0.0, limit=BATCH), turns=round_.turns(BATCH), now=NOW,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["old-snapshot", "truly-empty"])

@@ -21,8 +21,6 @@ from rota.testing import RotaKit
 from tests.store.stage import Impatient, Watched, Within, leased, rows_of, uncommitted, until, until_waiting_for
 
 RENEWAL = "UPDATE rota.lease SET expires_at = expires_at + interval '1 minute'"
-BOTTOM = -(2**63)
-
 
 # leases -----------------------------------------------------------------------------------------------------------
 
@@ -34,7 +32,7 @@ async def test_a_lease_renewed_just_as_it_completes_is_completed(rota_kit: RotaK
             settling = asyncio.create_task(claims.settle(watched, [success(claim.key, now=now)], now=now))
             await until_waiting_for(other)
             await other.execute("COMMIT")
-            assert await settling == {claim.key.token: RunState.SUCCEEDED}
+            assert (await settling).states == {claim.key.token: RunState.SUCCEEDED}
         assert watched.rows == [0, 1], "the first snapshot was too old"
     [run] = await rota_kit.runs("job")
     assert run.state == "succeeded"
@@ -65,7 +63,7 @@ async def test_only_the_lease_that_moved_is_asked_for_again(rota_kit: RotaKit) -
             )
             await until_waiting_for(other)
             await other.execute("COMMIT")
-            assert (await settling).keys() == {claim.key.token for claim in held}
+            assert (await settling).states.keys() == {claim.key.token for claim in held}
         assert watched.rows == [4, 1]
 
 
@@ -95,7 +93,7 @@ async def test_a_renewal_that_crosses_the_reaper_is_told_the_next_time_that_the_
     verdict = await lapsed(rota_kit, claim)
     now = rota_kit.clock.now()
     async with rota_kit.database.transaction() as tx:
-        assert await claims.settle(cast(Database, Within(tx)), [verdict], now=now, expired_by=now)
+        assert (await claims.settle(cast(Database, Within(tx)), [verdict], now=now, expired_by=now)).states
         assert (await claims.renew(rota_kit.database, [claim.key], now=now)).keys() == {claim.key.token}
     assert await claims.renew(rota_kit.database, [claim.key], now=now) == {}
 
@@ -104,7 +102,7 @@ async def test_a_report_and_the_reaper_end_an_attempt_once(rota_kit: RotaKit) ->
     claim = await leased(rota_kit)
     verdict, now = await lapsed(rota_kit, claim), rota_kit.clock.now()
     async with rota_kit.database.transaction() as tx:
-        assert await claims.settle(cast(Database, Within(tx)), [success(claim.key, now=now)], now=now)
+        assert (await claims.settle(cast(Database, Within(tx)), [success(claim.key, now=now)], now=now)).states
         assert await reap(rota_kit, verdict) == {}, "it passes over what another is ending"
     [run] = await rota_kit.runs("job")
     assert [attempt.outcome for attempt in await rota_kit.attempts(run)] == ["succeeded"]
@@ -117,7 +115,7 @@ async def test_batches_that_overlap_crosswise_end_without_a_deadlock_and_lose_no
         both = [asyncio.create_task(claims.settle(rota_kit.database, batch, now=now)) for batch in (forth, forth[::-1])]
         await until_two_wait(other)
         await other.execute("COMMIT")
-        settled = [token for each in await asyncio.gather(*both) for token in each]
+        settled = [token for each in await asyncio.gather(*both) for token in each.states]
     assert sorted(settled) == sorted(claim.key.token for claim in held)
 
 
@@ -257,7 +255,7 @@ async def lapsed(kit: RotaKit, held: Claim) -> Verdict:
 
 async def reap(kit: RotaKit, verdict: Verdict) -> dict[UUID, RunState]:
     now = kit.clock.now()
-    return await claims.settle(kit.database, [verdict], now=now, expired_by=now)
+    return (await claims.settle(kit.database, [verdict], now=now, expired_by=now)).states
 
 
 async def have_pending(kit: RotaKit, count: int) -> None:
@@ -268,11 +266,11 @@ async def have_pending(kit: RotaKit, count: int) -> None:
 
 
 async def claim(database: Database, kit: RotaKit, count: int) -> list[Claim]:
-    taken, _ = await claims.claim_runs(
-        database, pool="default", handlers=["h"], worker_id="w", tokens=[uuid4() for _ in range(count)],
-        low_water=BOTTOM, now=kit.clock.now(),
+    taken = await claims.claim_runs(
+        database, pool="default", handlers=["h"], worker_id="w", tokens=[uuid4() for _ in range(count)], limit=count,
+        place=claims.Place(), turns=count, now=kit.clock.now(),
     )  # fmt: skip
-    return taken
+    return taken.claims
 
 
 def tokens_of(taken: Sequence[Claim]) -> list[UUID]:

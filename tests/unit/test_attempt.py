@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.domain.admission import rank
 from rota.domain.attempt import (
     ERROR_LIMIT,
     RESULT_LIMIT,
@@ -40,9 +39,10 @@ FIRST = Ended(
     retry_after=None,
     attempt=1,
     claimed_at=CLAIMED,
+    losses=0,
     max_attempts=3,
+    max_losses=5,
     retry=RetryPolicy(initial=TEN_SECONDS, jitter=0.0),
-    priority=5,
     pool="default",
     orphaned=False,
 )
@@ -58,24 +58,69 @@ def test_a_failure_waits_its_backoff_from_now(outcome: Outcome) -> None:
     verdict = judged(outcome=outcome, key=LeaseKey(7, 7, NOW - timedelta(hours=1), UUID(int=1)))
     assert (verdict.state, verdict.charged) == (RunState.PENDING, 1)
     assert (verdict.gate, verdict.available_at) == (Gate.TIME, NOW + TEN_SECONDS)
-    assert verdict.rank == rank(NOW + TEN_SECONDS, priority=5)
+    assert (verdict.losses, verdict.reason) == (0, None)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST])
-@pytest.mark.parametrize("attempt", [3, 4, 2**31 - 1])
-def test_the_last_attempt_that_goes_wrong_buries_the_run(outcome: Outcome, attempt: int) -> None:
-    verdict = judged(outcome=outcome, attempt=attempt)
-    assert (verdict.state, verdict.charged, verdict.outcome) == (RunState.DEAD, attempt, outcome)
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT])
+@pytest.mark.parametrize(("attempt", "losses"), [(3, 0), (4, 0), (5, 2), (2**31 - 1, 0)])
+def test_the_last_failure_buries_the_run(outcome: Outcome, attempt: int, losses: int) -> None:
+    verdict = judged(outcome=outcome, attempt=attempt, losses=losses)
+    assert (verdict.state, verdict.charged, verdict.losses) == (RunState.DEAD, attempt, losses)
+    assert (verdict.outcome, verdict.reason) == (outcome, None)
 
 
 def test_giving_up_buries_at_once() -> None:
     assert judged(outcome=Outcome.GAVE_UP).state is RunState.DEAD
 
 
-def test_a_lost_worker_charges_the_attempt_and_keeps_the_place_in_the_queue() -> None:
+def test_the_first_worker_that_is_lost_costs_the_run_no_wait_and_keeps_its_place_in_the_queue() -> None:
     verdict = judged(outcome=Outcome.LOST)
-    assert (verdict.state, verdict.charged, verdict.gate) == (RunState.PENDING, 1, Gate.OPEN)
-    assert verdict.rank == rank(CLAIMED, priority=5)
+    assert (verdict.state, verdict.charged, verdict.losses, verdict.gate) == (RunState.PENDING, 1, 1, Gate.OPEN)
+    assert verdict.available_at == CLAIMED
+
+
+@pytest.mark.parametrize(("losses", "waits"), [(1, TEN_SECONDS), (2, 2 * TEN_SECONDS), (3, 4 * TEN_SECONDS)])
+def test_a_run_that_loses_one_worker_after_another_waits_longer_each_time(losses: int, waits: timedelta) -> None:
+    verdict = judged(outcome=Outcome.LOST, attempt=losses + 1, losses=losses)
+    assert (verdict.state, verdict.losses, verdict.gate) == (RunState.PENDING, losses + 1, Gate.TIME)
+    assert verdict.available_at == NOW + waits
+
+
+@pytest.mark.parametrize("max_losses", [1, 5, 1000])
+@pytest.mark.parametrize("failures", [0, 2])
+def test_a_poison_run_is_buried_with_the_number_of_workers_that_it_cost(max_losses: int, failures: int) -> None:
+    verdict = judged(
+        outcome=Outcome.LOST,
+        losses=max_losses - 1,
+        attempt=failures + max_losses,
+        max_losses=max_losses,
+        max_attempts=3,
+    )
+    assert (verdict.state, verdict.losses) == (RunState.DEAD, max_losses)
+    assert verdict.reason == f"worker lost {max_losses} times"
+
+
+@given(
+    st.lists(st.sampled_from([Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST, Outcome.RELEASED, Outcome.SNOOZED])),
+    st.integers(1, 6),
+    st.integers(1, 6),
+)
+def test_failures_count_towards_one_bound_and_losses_towards_the_other(
+    outcomes: list[Outcome], max_attempts: int, max_losses: int
+) -> None:
+    """B44: no number of releases, and no failure beside them, changes what a loss costs."""
+    charged = losses = failed = lost = 0
+    for outcome in outcomes:
+        verdict = judged(
+            outcome=outcome, attempt=charged + 1, losses=losses, max_attempts=max_attempts, max_losses=max_losses
+        )
+        failed += outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
+        lost += outcome is Outcome.LOST
+        assert (verdict.state is RunState.DEAD) == (failed == max_attempts or lost == max_losses)
+        if verdict.state is RunState.DEAD:
+            break
+        charged, losses = verdict.charged, verdict.losses
+        assert (charged, losses) == (failed + lost, lost)
 
 
 @pytest.mark.parametrize("attempt", [1, 3, 1000])
@@ -83,7 +128,7 @@ def test_a_release_charges_nothing_however_many_attempts_there_were(attempt: int
     """B44: a shutdown is nobody's failure."""
     verdict = judged(outcome=Outcome.RELEASED, attempt=attempt)
     assert (verdict.state, verdict.charged, verdict.gate) == (RunState.PENDING, attempt - 1, Gate.OPEN)
-    assert verdict.rank == rank(CLAIMED, priority=5)
+    assert verdict.available_at == CLAIMED
 
 
 def test_a_snooze_charges_nothing_and_comes_back_when_it_said() -> None:

@@ -36,7 +36,7 @@ def test_17_presets_a_one_shot_and_a_start_that_moves() -> None:
     assert first.schedule.next_slot(datetime(2010, 1, 1, tzinfo=UTC)) == datetime(2019, 3, 6, 16, tzinfo=UTC)
     assert (first.max_attempts, first.overlap, first.misfire) == (2, "allow", FireOnce())
     assert first.retry == RetryPolicy(initial=timedelta(minutes=2), factor=1.0, cap=timedelta(minutes=2), jitter=0.0)
-    assert (fourth.max_attempts, fourth.overlap) == (4, "skip")
+    assert (fourth.max_attempts, fourth.overlap, fourth.max_concurrency) == (4, "queue", None)
     assert shot.schedule == Once(at=datetime(2022, 12, 6, tzinfo=UTC))
     assert shot.max_attempts == 1
     assert [job.schedule.expression for job in (daily, hourly) if isinstance(job.schedule, Cron)] == [
@@ -47,8 +47,14 @@ def test_17_presets_a_one_shot_and_a_start_that_moves() -> None:
     assert line == 11
     assert "never fires in Airflow" in reason
     assert "8: the schedule has no slot after now" in warning_texts(result)
-    assert '7: max_active_runs 1 becomes overlap "skip"' in warning_texts(result)
+    assert "max_active_runs" not in warning_texts(result)
     assert "7: no timezone is given: times are read in UTC" in warning_texts(result)
+
+
+@pytest.mark.parametrize(("at_once", "cap"), [("", None), ("2", 2), ("16", 16), ("999999", 100_000)])
+def test_runs_at_once_are_a_cap(at_once: str, cap: int | None) -> None:
+    [job] = read(f"0 1 * * *,2020-01-01,UTC,false,,,{at_once}").jobs
+    assert (job.overlap, job.max_concurrency) == ("allow", cap)
 
 
 def test_a_second_import_gives_the_same_jobs_wherever_the_lines_stand() -> None:

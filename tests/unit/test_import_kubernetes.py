@@ -76,10 +76,15 @@ def test_a_suspended_cron_job_is_paused() -> None:
     assert result.to_json()["jobs"][0]["paused"] is True
 
 
+@pytest.mark.parametrize(("policy", "overlap"), [("Allow", "allow"), ("Forbid", "skip"), ("Replace", "replace")])
+def test_a_concurrency_policy_is_an_overlap_policy(policy: str, overlap: str) -> None:
+    result = read_kubernetes(manifest(spec=f"  concurrencyPolicy: {policy}\n").encode(), file="cron.yaml")
+    assert [job.overlap for job in result.jobs] == [overlap]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
-        (manifest(spec="  concurrencyPolicy: Replace\n"), 6, "Replace is not built yet"),
         (manifest(spec="  concurrencyPolicy: Sometimes\n"), 6, "no policy"),
         (manifest(spec='  schedule: "61 2 * * *"\n'), 5, "spec.schedule"),
         (manifest(spec="  schedule: 5\n"), 5, "must be text"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rota.domain.job import (
     DESCRIPTION_LIMIT,
     LABEL_LIMIT,
+    LIMIT_NAME,
     MAX_ATTEMPTS_LIMIT,
     NAME_LIMIT,
     PAYLOAD_DEPTH,
@@ -133,6 +134,72 @@ def test_only_a_start_deadline_can_be_left_open() -> None:
 def test_a_bad_overlap_is_refused(bad: object) -> None:
     refused("overlap", overlap=bad)
     refused_json("overlap", overlap=bad)
+
+
+COUNTS = {
+    "max_losses": (1000, 5), "pause_after": (1000, None), "max_concurrency": (100_000, None),
+    "key_concurrency": (100_000, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", COUNTS)
+def test_a_count_of_the_flow_has_bounds_and_a_default(field: str) -> None:
+    high, default = COUNTS[field]
+    assert getattr(Job.from_json(PLAIN), field) == default
+    assert [getattr(job(**{field: value}), field) for value in (1, high)] == [1, high]
+    bad: object
+    for bad in (0, -1, high + 1, 2**31, "3", 3.0, True, NAN, []):
+        refused(field, **{field: bad})
+        refused_json(field, **{field: bad})
+
+
+@pytest.mark.parametrize("field", ["max_losses", "key_concurrency"])
+def test_a_count_that_always_holds_cannot_be_null(field: str) -> None:
+    refused(field, **{field: None})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", "payload", "payload.", "payload..a", "payload.a.", ".a", "customer", "Payload.a", "payload.a\x00", 3, [], True,
+     "payload." + "x" * 193],
+)  # fmt: skip
+def test_a_concurrency_key_is_a_path_in_the_payload(bad: object) -> None:
+    refused("concurrency_key", concurrency_key=bad)
+    refused_json("concurrency_key", concurrency_key=bad)
+    for good in (None, "payload.customer", "payload.order.customer-id", "payload.é", "payload." + "x" * 192):
+        assert job(concurrency_key=good).concurrency_key == good
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        (None, "limits"), ("crm", "limits"), (3, "limits"), ({"": 1}, "limits"), ({"a b": 1}, "limits"),
+        ({"ü": 1}, "limits"), ({"crm\n": 1}, "limits"), ({"x" * 101: 1}, "limits"), ({3: 1}, "limits"),
+        ({"crm": 0}, "limits.crm"), ({"crm": 1001}, "limits.crm"), ({"crm": 1.0}, "limits.crm"),
+        ({"crm": True}, "limits.crm"), ({"crm": None}, "limits.crm"), ({f"l{n}": 1 for n in range(17)}, "limits"),
+    ],
+)  # fmt: skip
+def test_bad_limits_are_refused(limits: object, field: str) -> None:
+    refused(field, limits=limits)
+    refused_json(field, limits=limits)
+
+
+def test_a_list_of_limits_costs_one_of_each() -> None:
+    assert Job.from_json({**PLAIN, "limits": ["crm", "mail.eu-1"]}).limits == {"crm": 1, "mail.eu-1": 1}
+    for bad in (["crm", "crm"], ["crm", 3], [["crm"]], [None], [f"l{n}" for n in range(17)]):
+        refused_json("limits", limits=bad)
+
+
+def test_limits_are_a_copy() -> None:
+    given_limits = {"crm": 1}
+    kept = job(limits=given_limits)
+    given_limits["crm"] = 0
+    assert kept.limits == {"crm": 1}
+
+
+@pytest.mark.parametrize("policy", ["allow", "skip", "queue", "queue_one", "replace"])
+def test_an_overlap_policy_is_one_of_five(policy: Any) -> None:
+    assert job(overlap=policy).overlap == policy
 
 
 @pytest.mark.parametrize("field", ["schedule", "retry", "misfire"])
@@ -259,6 +326,9 @@ def test_an_edit_is_checked_again() -> None:
 names = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=20)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 numbers = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
+paths = st.lists(names.filter(lambda name: "." not in name), min_size=1, max_size=3).map(
+    lambda parts: ".".join(["payload", *parts])
+)
 values = st.recursive(
     numbers | texts, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
 )
@@ -309,8 +379,14 @@ misfires: st.SearchStrategy[Misfire] = st.one_of(
         timeout=whole(MILLISECOND, timedelta(days=7)),
         lease_duration=whole(timedelta(seconds=1), timedelta(hours=1)),
         jitter=whole(timedelta(0), timedelta(days=1)),
-        overlap=st.sampled_from(["allow", "skip"]),
+        overlap=st.sampled_from(["allow", "skip", "queue", "queue_one", "replace"]),
         start_deadline=st.none() | whole(MILLISECOND, timedelta(days=31)),
+        max_concurrency=st.none() | st.integers(1, 100_000),
+        concurrency_key=st.none() | paths,
+        key_concurrency=st.integers(1, 100_000),
+        limits=st.dictionaries(st.from_regex(LIMIT_NAME, fullmatch=True), st.integers(1, 1000), max_size=16),
+        max_losses=st.integers(1, 1000),
+        pause_after=st.none() | st.integers(1, 1000),
         labels=st.dictionaries(names, texts, max_size=3),
         description=texts,
     )

@@ -36,7 +36,8 @@ def endings(draw: st.DrawFn) -> Ended:
         claimed_at=NOW - draw(st.timedeltas(timedelta(0), timedelta(days=7))),
         max_attempts=draw(st.integers(1, 1000)),
         retry=RetryPolicy(),
-        priority=draw(st.integers(0, 9)),
+        losses=draw(st.integers(0, 1000)),
+        max_losses=draw(st.integers(1, 1000)),
         pool="default",
         orphaned=draw(st.booleans()),
     )
@@ -59,7 +60,7 @@ def test_each_listed_move_of_a_running_run_can_happen() -> None:
     for outcome, orphaned in ((Outcome.FAILED, False), (Outcome.GAVE_UP, False), (Outcome.LOST, True)):
         ended = Ended(
             key=KEY, outcome=outcome, error=None, retry_after=None, attempt=1, claimed_at=NOW, max_attempts=3,
-            retry=RetryPolicy(), priority=5, pool="default", orphaned=orphaned,
+            retry=RetryPolicy(), losses=0, max_losses=5, pool="default", orphaned=orphaned,
         )  # fmt: skip
         reached.add(after_attempt(ended, now=NOW).state)
     assert reached == MOVES[RunState.RUNNING]

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import pickle
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from rota.clock import Clock, SystemClock
 from rota.domain.attempt import CLAIM_LIMIT, Claim, LeaseKey, Outcome, Report
 from rota.domain.http_target import handler_key
 from rota.domain.ids import job_uid, shard_of
+from rota.domain.progress import Progress
 from rota.errors import DatabaseUnavailable
 from rota.worker.desk import Renewal, WorkerInfo
 
@@ -34,6 +35,7 @@ class FakeLease:
     expires_at: datetime
     renewals: int = 0
     is_cancelled: bool = False
+    progress: list[Progress] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class FakeAttempt:
     worker_id: str
     outcome: Outcome
     error: str | None
+    result: Any = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +90,7 @@ class FakeDesk:
         self.refused: list[Report] = []
         self.announced: dict[UUID, WorkerInfo] = {}
         self.last_claim_at: datetime | None = None
+        self.claimed: int | None = None
         self.drains = False
         self._changed = asyncio.Event()
 
@@ -130,8 +134,11 @@ class FakeDesk:
 
     # The desk
 
-    async def announce(self, worker: WorkerInfo, *, last_claim_at: datetime | None = None) -> bool:
+    async def announce(
+        self, worker: WorkerInfo, *, last_claim_at: datetime | None = None, claimed: int | None = None
+    ) -> bool:
         self._enter("announce")
+        self.claimed = claimed
         self.announced[worker.instance] = worker
         self.last_claim_at = last_claim_at
         return self.drains
@@ -167,12 +174,14 @@ class FakeDesk:
             )
         return claims
 
-    async def renew(self, keys: Sequence[LeaseKey]) -> Renewal:
+    async def renew(self, keys: Sequence[LeaseKey], *, progress: Mapping[UUID, Progress] | None = None) -> Renewal:
         self._enter("renew")
         renewed = {}
         for run in self._held(keys):
             assert run.lease is not None
             run.lease.renewals += 1
+            if progress and run.lease.token in progress:
+                run.lease.progress.append(progress[run.lease.token])
             run.lease.expires_at = self.clock.now() + run.lease_duration
             renewed[run.lease.token] = run.lease.expires_at
         cancelled = frozenset(run.lease.token for run in self._held(keys) if run.lease and run.lease.is_cancelled)
@@ -188,6 +197,7 @@ class FakeDesk:
             held = self._held([report.key])
             if held:
                 self._settle(held[0], report.outcome, report.error, report.retry_after)
+                held[0].last.result = report.result
                 accepted.add(report.key.token)
                 self.accepted.append(report)
             else:
@@ -264,16 +274,18 @@ class RemoteDesk:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    async def announce(self, worker: WorkerInfo, *, last_claim_at: datetime | None = None) -> bool:
-        drains: bool = await self._call("announce", worker, last_claim_at=last_claim_at)
+    async def announce(
+        self, worker: WorkerInfo, *, last_claim_at: datetime | None = None, claimed: int | None = None
+    ) -> bool:
+        drains: bool = await self._call("announce", worker, last_claim_at=last_claim_at, claimed=claimed)
         return drains
 
     async def claim(self, worker: WorkerInfo, *, limit: int) -> list[Claim]:
         claims: list[Claim] = await self._call("claim", worker, limit=limit)
         return claims
 
-    async def renew(self, keys: Sequence[LeaseKey]) -> Renewal:
-        renewal: Renewal = await self._call("renew", keys)
+    async def renew(self, keys: Sequence[LeaseKey], *, progress: Mapping[UUID, Progress] | None = None) -> Renewal:
+        renewal: Renewal = await self._call("renew", keys, progress=progress)
         return renewal
 
     async def report(self, reports: Sequence[Report]) -> frozenset[UUID]:

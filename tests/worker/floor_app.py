@@ -90,6 +90,35 @@ def wait_in_process(run: RunContext) -> None:
             mark(run, "cleaned")
 
 
+def tell_why_it_stops(run: RunContext) -> None:
+    mark(run)
+    try:
+        threading.Event().wait(60)
+    finally:
+        if run.cancelled and run.lease_lost:
+            mark(run, "cancelled")
+        elif run.lease_lost:
+            mark(run, "lost")
+
+
+def say_how_far(run: RunContext) -> None:
+    """Say it far more often than it is sent, the latest being the last."""
+    for step in range(1001):
+        run.progress(step / 2000, f"step {step}")
+    mark(run)
+    go = Path(run.payload["go"])
+    while not go.exists():
+        threading.Event().wait(0.02)
+
+
+def return_what_was_asked(run: RunContext) -> object:
+    return eval(run.payload["text"])
+
+
+async def return_what_was_asked_async(run: RunContext) -> object:
+    return eval(run.payload["text"])
+
+
 def start_a_command(run: RunContext) -> None:
     with subprocess.Popen(["sleep", "60"]) as command:
         Path(run.payload["command"]).write_text(str(command.pid))
@@ -142,7 +171,8 @@ IN_WORKER: tuple[Callable[..., object], ...] = (
 )
 IN_CHILDREN: tuple[Callable[..., object], ...] = (
     *(segfault, exit_with_3, kill_self, loop_with_gil, wait_in_process, start_a_command, fork_and_return),
-    *(tell_pid_in_process, fail_with, give_up, snooze, leave, print_much),
+    *(tell_pid_in_process, fail_with, give_up, snooze, leave, print_much, tell_why_it_stops, say_how_far),
+    *(return_what_was_asked, return_what_was_asked_async),
 )
 for function in IN_WORKER:
     app.handlers.register(function.__name__, function)

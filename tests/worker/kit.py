@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 from rota.domain.attempt import Claim, LeaseKey, Outcome, Report
+from rota.domain.progress import Progress
 from rota.worker.desk import WorkerInfo
 from rota.worker.handlers import HandlerRegistry
 from rota.worker.heart import HeartNews
@@ -27,6 +28,8 @@ class NotingHeart:
     def __init__(self, desk: FakeDesk) -> None:
         self.held: dict[UUID, LeaseKey] = {}
         self.groups: set[int] = set()
+        self.progress: dict[UUID, Progress] = {}
+        self.hastened = 0
         self._desk = desk
         self._listener: Callable[[HeartNews], None] | None = None
 
@@ -39,6 +42,13 @@ class NotingHeart:
     def drop(self, tokens: Iterable[UUID]) -> None:
         for token in tokens:
             self.held.pop(token, None)
+
+    def note(self, progress: Mapping[UUID, Progress]) -> None:
+        for token, said in progress.items():
+            self.progress[token] = said.after(self.progress.get(token))
+
+    def hasten(self) -> None:
+        self.hastened += 1
 
     def guard(self, group: int) -> None:
         self.groups.add(group)

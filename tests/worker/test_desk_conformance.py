@@ -13,6 +13,7 @@ import pytest
 from rota.client import Client
 from rota.domain.attempt import ERROR_LIMIT, Claim, LeaseKey, Outcome, Report
 from rota.domain.job import Job
+from rota.domain.progress import Progress
 from rota.domain.run import RunState
 from rota.errors import InvalidInput
 from rota.testing import RotaKit
@@ -91,6 +92,23 @@ async def test_a_worker_that_is_drained_hears_it_at_its_next_announcement(desk: 
     assert await desk.announce(worker)
 
 
+async def test_a_worker_that_tells_what_it_claimed_is_shown_with_its_rate(desk: Desk, rota_kit: RotaKit) -> None:
+    worker, rates = info(), []
+    for claimed in (100, 150, 150, None, 170, 0, 10):
+        await desk.announce(worker, claimed=claimed)
+        [seen] = await rota_kit.rota.fleet.workers(tenant_id="default")
+        rates.append(seen.claim_rate)
+        rota_kit.clock.advance(5)
+        # Over HTTP a claim announces its worker too, without news of this.
+        assert await desk.claim(worker, limit=1) == []
+    # Half of it is the latest stretch: 10/s, then nothing, then 20 in 10 s, and after a strange zero 2/s.
+    assert rates == [None, 10, 5, 5, 3.5, 3.5, 2.75]
+    await desk.announce(worker, claimed=20)
+    await desk.announce(worker, claimed=10_000)
+    [seen] = await rota_kit.rota.fleet.workers(tenant_id="default")
+    assert seen.claim_rate == 2.375, "no time has passed, so this says nothing"
+
+
 async def test_a_claim_holds_all_that_a_handler_needs(desk: Desk, rota_kit: RotaKit) -> None:
     payload = {"n": 10**30, "f": 0.1, "text": "é\n", "list": [None, True]}
     await rota_kit.put(
@@ -155,6 +173,25 @@ async def test_renewals_extend_what_is_held_and_name_what_is_lost_or_to_be_cance
     assert (await desk.renew([held.key])).lost == {held.key.token}
     assert await desk.renew([]) == replace(renewal, renewed={}, lost=frozenset(), cancelled=frozenset())
     assert await desk.claim(info(), limit=0) == []
+
+
+async def test_renewals_note_how_far_runs_are_and_the_latest_counts(desk: Desk, rota_kit: RotaKit) -> None:
+    await pending(rota_kit, 3)
+    first, second, ended = await desk.claim(info(), limit=3)
+    await desk.report([Report(key=ended.key, outcome=Outcome.SUCCEEDED)])
+    keys = [first.key, second.key, ended.key]
+    rota_kit.clock.advance(LEASE / 2)
+    told = {first.key.token: Progress(0.25, "a quarter"), ended.key.token: Progress(1.0)}
+    renewal = await desk.renew(keys, progress=told)
+    until = rota_kit.clock.now() + LEASE
+    assert renewal.renewed == {first.key.token: until, second.key.token: until}
+    assert renewal.lost == {ended.key.token}
+    await desk.renew(keys, progress={first.key.token: Progress(0.75), second.key.token: Progress(None, "x" * 500)})
+    await desk.renew(keys)
+    seen = [
+        (run.progress, run.progress_note) for job in (first.job_id, second.job_id) for run in await rota_kit.runs(job)
+    ]
+    assert seen == [(0.75, "a quarter"), (None, "x" * 500)]
 
 
 async def test_more_leases_than_one_call_takes_are_renewed_and_ended(desk: Desk, rota_kit: RotaKit) -> None:

@@ -3,15 +3,17 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from rota.clock import SystemClock
 from rota.domain.attempt import LeaseKey, Outcome
+from rota.domain.progress import Progress
 from rota.worker.desk import Renewal, WorkerInfo
 from rota.worker.heart import HeartNews, ProcessHeart
 from rota.worker.heart_process import BATCH
@@ -110,7 +112,7 @@ async def test_leases_that_cannot_be_renewed_do_not_keep_the_others(desk: FakeDe
     claims = [claim for _ in range(3) for claim in await desk.claim(info, limit=BATCH)]
     poison, renew = claims[0].key, desk.renew
 
-    async def refuses(keys: Sequence[LeaseKey]) -> Renewal:
+    async def refuses(keys: Sequence[LeaseKey], **_: object) -> Renewal:
         desk.calls["refused renewal"] += poison in keys
         assert poison not in keys
         return await renew(keys)
@@ -124,6 +126,72 @@ async def test_leases_that_cannot_be_renewed_do_not_keep_the_others(desk: FakeDe
     assert renewals(poisoned) == 0
     desk.renew = renew  # type: ignore[method-assign]
     await desk.until(lambda: renewals(poisoned) >= 1)
+    await heart.stop(release=False)
+
+
+async def test_progress_goes_with_renewals_of_its_own_leases_at_most_once_a_second(
+    desk: FakeDesk, url: str, info: WorkerInfo
+) -> None:
+    quick, quiet = desk.add("wait_async"), desk.add("wait_async")
+    heart = ProcessHeart(url, opener=OPENER)
+    await heart.start(lambda _: None)
+    claims = await desk.claim(info, limit=2)
+    heart.hold(claims)
+    token, lease = claims[0].key.token, quick.lease
+    assert lease is not None
+    began = desk.clock.now()
+    heart.note({token: Progress(0.1, "begins")})
+    await desk.until(lambda: lease.progress)
+    seen = renewals(quick), renewals(quiet)
+    for step in range(100):
+        heart.note({token: Progress(step / 100, None)})
+        await asyncio.to_thread(int)
+    heart.note({token: Progress(None, "ends")})
+    await desk.until(lambda: len(lease.progress) > 1)
+    assert lease.progress == [Progress(0.1, "begins"), Progress(0.99, "ends")]
+    assert desk.clock.now() - began >= SECOND
+    assert (renewals(quick), renewals(quiet)) == (seen[0] + 1, seen[1]), "the other's renewal is not due"
+    await heart.stop(release=False)
+
+
+async def test_a_heart_that_is_hastened_renews_everything_but_not_for_each_word(
+    desk: FakeDesk, url: str, info: WorkerInfo
+) -> None:
+    run = desk.add("wait_async")
+    news: list[HeartNews] = []
+    heart = ProcessHeart(url, opener=OPENER)
+    await heart.start(news.append)
+    [claim] = await desk.claim(info, limit=1)
+    heart.hold([claim])
+    assert run.lease is not None
+    run.lease.is_cancelled = True
+    for _ in range(100):
+        heart.hasten()
+        await asyncio.to_thread(int)
+    await desk.until(lambda: news)
+    assert news == [HeartNews(cancelled=frozenset({claim.key.token}))]
+    assert renewals(run) <= 2
+    await heart.stop(release=False)
+
+
+async def test_progress_that_the_desk_cannot_take_costs_no_lease(desk: FakeDesk, url: str, info: WorkerInfo) -> None:
+    run = desk.add("wait_async", lease=timedelta(seconds=3))
+    renew = desk.renew
+
+    async def refuses(keys: Sequence[LeaseKey], *, progress: Mapping[UUID, Progress] | None = None) -> Renewal:
+        if progress:
+            desk.calls["refused progress"] += 1
+            raise ValueError("an older server does not know the word")
+        return await renew(keys)
+
+    desk.renew = refuses  # type: ignore[method-assign]  # a desk that knows of no progress
+    heart = ProcessHeart(url, opener=OPENER)
+    await heart.start(lambda _: None)
+    [claim] = await desk.claim(info, limit=1)
+    heart.hold([claim])
+    heart.note({claim.key.token: Progress(0.5)})
+    await desk.until(lambda: desk.calls["refused progress"] and renewals(run) >= 1)
+    assert desk.calls["refused progress"] == 1
     await heart.stop(release=False)
 
 

@@ -346,7 +346,7 @@ async def test_a_handler_has_the_token_of_its_lease_and_shows_it_to_nobody(
         await desk.until(lambda: run.state == "succeeded")
     [context] = seen
     assert str(context.lease_token) not in repr(context)
-    again = RunContext.from_wire(context.to_wire(), lease_lost=context.lease_lost)
+    again = RunContext.from_wire(context.to_wire(), lease_lost=context.lease_lost, cancelled=context.cancelled)
     assert again == context
 
 

@@ -64,12 +64,13 @@ async def list_tenants(call: Caller) -> Response:
 
 
 async def put_tenant(call: Caller, tenant_id: TenantId, question: TenantQuestion) -> Response:
-    """Set a tenant's quotas; an operator's."""
+    """Set a tenant's quotas and its weight in pools; an operator's."""
     put = await call.control.put_tenant(
         tenant_id,
         max_jobs=question.max_jobs,
         max_payload_bytes=question.max_payload_bytes,
         calls_per_second=question.calls_per_second,
+        weight=question.weight,
     )
     return answer(put)
 

@@ -73,9 +73,11 @@ class Announcements:
         claimed_at = self._clock.now() if before is None else before.claimed_at
         drains = await self._fleet.announce(
             instance=said.instance, worker_id=said.worker_id, pool=said.pool, handlers=said.handlers,
-            concurrency=said.concurrency, tenant_id=tenant_id, last_claim_at=claimed_at,
+            concurrency=said.concurrency, tenant_id=tenant_id, last_claim_at=claimed_at, claimed=said.claimed,
         )  # fmt: skip
-        known = _Known(said=said, at=self._clock.monotonic(), drains=drains, claimed_at=claimed_at)
+        # Without the count, of which a claim has no news: what is compared is what changes seldom.
+        kept = said.model_copy(update={"claimed": None})
+        known = _Known(said=kept, at=self._clock.monotonic(), drains=drains, claimed_at=claimed_at)
         self._known.put((tenant_id, said.instance), known)
         return drains
 

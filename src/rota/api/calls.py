@@ -95,6 +95,8 @@ JobId = Annotated[
 ]
 WorkerId = Annotated[str, AfterValidator(_named("worker_id")), Path()]
 TokenId = Annotated[str, AfterValidator(_named("token_id")), Path()]
+LimitName = Annotated[str, AfterValidator(_named("name")), Path()]
+PoolName = Annotated[str, AfterValidator(_named("pool")), Path()]
 TenantId = Annotated[str, AfterValidator(_named("tenant_id")), Path()]
 Text = Annotated[str, AfterValidator(_storable)]
 

@@ -52,7 +52,9 @@ async def _take(call: Call, question: ClaimQuestion, poll: Poll) -> list[Claim]:
                 return claims
         if not poll.seconds_left:
             return []
-        was_hinted = await poll.sleep(at_most=POLL_INTERVAL)
+        was_hinted = await poll.sleep(
+            at_most=min(POLL_INTERVAL, call.cluster.dispatch.seconds_until_token(question.pool))
+        )
         if was_hinted and question.limit == 0:
             return []
         if not poll.seconds_left and poll.caller_is_gone:

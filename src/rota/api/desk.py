@@ -1,6 +1,6 @@
 """What workers say to this server, each for its tenant: tokens prove leases, and single calls go together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -11,6 +11,7 @@ from rota.api.recent import Recent
 from rota.clock import Clock
 from rota.domain.attempt import Claim, Lease, LeaseKey, Outcome, Report, check_result
 from rota.domain.ids import shard_of, slot_of
+from rota.domain.progress import Progress
 from rota.domain.retry import DELAY_LIMIT
 from rota.domain.run import RunState
 from rota.errors import LeaseLost
@@ -55,10 +56,12 @@ class ServerDesk:
             raise LeaseLost(key.run_id)
         return lease
 
-    async def renew(self, keys: Sequence[LeaseKey], *, tenant_id: str | None) -> dict[UUID, Lease]:
-        """Extend leases; returns token -> lease of those that are still held."""
+    async def renew(
+        self, keys: Sequence[LeaseKey], *, tenant_id: str | None, progress: Mapping[UUID, Progress] | None = None
+    ) -> dict[UUID, Lease]:
+        """Extend leases, and note how far some runs are; returns token -> lease of those that are still held."""
         own = await self._own(keys, tenant_id)
-        return await self._cluster.completion.renew(own) if own else {}
+        return await self._cluster.completion.renew(own, progress=progress) if own else {}
 
     async def complete(self, report: Report, *, tenant_id: str | None) -> RunState:
         """End one attempt, together with others' reports; returns the run's state. Raises LeaseLost."""

@@ -1,18 +1,18 @@
 """Jobs: define, look, pause, delete."""
 
 import asyncio
-import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-from fastapi import Body, Header, Query
+from fastapi import Body, Query
 from pydantic import WithJsonSchema
 from starlette.responses import Response
 
 from rota.api.body import BATCH_BODY_LIMIT
 from rota.api.calls import Call, Caller, JobId, Routes, Text, answer
+from rota.api.guard import Guard, version_meant
 from rota.api.job_schema import DEFINITION
 from rota.domain.job import Job
-from rota.errors import InvalidInput, NotFound, TooLarge, VersionConflict
+from rota.errors import InvalidInput, TooLarge
 from rota.wire.document import PAGE_LIMIT
 from rota.wire.jobs import (
     DeletedAnswer,
@@ -27,10 +27,7 @@ from rota.wire.jobs import (
 )
 from rota.wire.work import BATCH_LIMIT
 
-GREATEST_VERSION: Final = 2**31 - 1
-
 Definition = Annotated[dict[str, Any], Body(), WithJsonSchema(DEFINITION)]
-Guard = Annotated[str | None, Header(max_length=100)]
 
 
 def register(routes: Routes) -> None:
@@ -64,7 +61,11 @@ async def put_job(
     `If-Match` with the ETag of what was read guards against lost updates; `If-None-Match: *` puts only a new job.
     """
     job = _job(call, {"job_id": job_id, **definition}, job_id=job_id)
-    version = await _version_meant(call, job_id, if_match, if_none_match)
+
+    async def standing() -> int:
+        return (await call.control.get_job(job_id)).version
+
+    version = await version_meant(f"job {job_id!r}", if_match, if_none_match, standing=standing)
     put = await call.control.put_job(job, if_version=version)
     return answer(put, version=put.version)
 
@@ -131,24 +132,3 @@ def _job(call: Call, definition: dict[str, Any], *, job_id: str | None = None) -
     if job_id is not None and job.job_id != job_id:
         raise InvalidInput("job_id", f"is {job.job_id!r}, and the path says {job_id!r}", hint="leave it out")
     return job
-
-
-async def _version_meant(call: Call, job_id: str, if_match: str | None, if_none_match: str | None) -> int | None:
-    """Return the version that a put's conditions ask for; None without any. Raises VersionConflict, InvalidInput."""
-    if if_match is not None and if_none_match is not None:
-        raise InvalidInput("If-Match", "contradicts If-None-Match", hint="send one of them")
-    if if_none_match is not None:
-        if if_none_match.strip() != "*":
-            raise InvalidInput("If-None-Match", "must be *", hint="it puts a job that is not there yet")
-        return 0
-    if if_match is None:
-        return None
-    if if_match.strip() == "*":
-        try:
-            return (await call.control.get_job(job_id)).version
-        except NotFound as error:
-            raise VersionConflict(f"there is no job {job_id!r} to replace") from error
-    matched = re.fullmatch(r'\s*"([1-9][0-9]{0,9})"\s*', if_match)
-    if matched is None or int(matched[1]) > GREATEST_VERSION:
-        raise VersionConflict(f"no version of a job has the ETag {if_match[:50]}", hint="take it from a GET")
-    return int(matched[1])

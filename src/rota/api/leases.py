@@ -7,6 +7,7 @@ from starlette.responses import Response
 from rota.api.calls import Caller, Routes, answer
 from rota.api.desk import lease_key
 from rota.domain.job import check_name
+from rota.domain.progress import check_progress
 from rota.errors import InvalidInput
 from rota.wire.work import HeartbeatAnswer, HeartbeatQuestion, Progress, RenewAnswer, RenewedLease, RenewQuestion
 
@@ -30,10 +31,12 @@ async def heartbeat(call: Caller, run_id: UUID, question: HeartbeatQuestion) -> 
 
 
 async def renew(call: Caller, question: RenewQuestion) -> Response:
-    """Extend all leases of a worker; the lost ones are listed by their tokens."""
+    """Extend all leases of a worker, and note how far its runs are; the lost ones are listed by their tokens."""
     check_name("worker_id", question.worker_id)
     keys = [lease_key(lease.run_id, lease.lease_token) for lease in question.leases]
-    renewed = await call.api.desk.renew(keys, tenant_id=call.works_for)
+    told = {lease.lease_token: _progress(lease.progress) for lease in question.leases if lease.progress is not None}
+    news = {token: check_progress(said.value, said.note) for token, said in told.items() if said is not None}
+    renewed = await call.api.desk.renew(keys, tenant_id=call.works_for, progress=news)
     held = [
         RenewedLease(
             run_id=key.run_id,

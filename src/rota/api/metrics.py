@@ -1,5 +1,6 @@
 """Numbers for Prometheus: calls of this process, and the cluster's depths and ages as they are at the scrape."""
 
+from datetime import datetime
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -9,9 +10,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rota.api.cluster import Cluster
 from rota.api.health import ages
 from rota.clock import Clock
+from rota.services.fleet import Flow
 
 CALLER_LEFT: Final = 499
 """Counted as the status of a call whose caller left before it could be answered; no such answer is sent."""
+
+LIMITS_SHOWN: Final = 200
+"""The most limits that make series of their own, the fullest first."""
 
 
 class Metrics:
@@ -29,6 +34,17 @@ class Metrics:
             registry=own,
         )
         self.waiting = Gauge("rota_runs_waiting", "Runs that wait", ["pool", "gate"], registry=own)
+        self.pending = Gauge("rota_pending_runs", "Runs that wait", ["pool", "priority", "gate"], registry=own)
+        self.oldest = Gauge(
+            "rota_pending_oldest_seconds",
+            "Seconds since the first of the runs that wait could have started",
+            ["pool", "gate"],
+            registry=own,
+        )
+        self.parked = Gauge("rota_parked_runs", "Runs that wait for a permit or a token", ["limit"], registry=own)
+        self.permits_in_use = Gauge("rota_permits_in_use", "Permits that runs hold", ["limit"], registry=own)
+        self.permits = Gauge("rota_permits", "Permits that there are", ["limit"], registry=own)
+        self.tokens_left = Gauge("rota_tokens_left", "Tokens in the bucket", ["limit"], registry=own)
         self.running = Gauge("rota_runs_running", "Runs that run", registry=own)
         self.dead = Gauge("rota_dead_letters", "Dead letters", registry=own)
         self.jobs = Gauge("rota_jobs", "Jobs", registry=own)
@@ -40,6 +56,7 @@ class Metrics:
         """Return all metrics as text. Raises DatabaseUnavailable."""
         stats = await self._cluster.fleet.stats(tenant_id=None)
         health = await self._cluster.fleet.health()
+        self._show(await self._cluster.fleet.flow(limits=LIMITS_SHOWN))
         self.waiting.clear()
         for depth in stats.waiting:
             self.waiting.labels(depth.pool, depth.gate).set(depth.runs)
@@ -51,6 +68,28 @@ class Metrics:
         for gauge, age in ((self.tick_age, tick_age), (self.claim_age, claim_age)):
             gauge.set(float("nan") if age is None else age)
         return generate_latest(self.registry)
+
+    def _show(self, flow: Flow) -> None:
+        """Set the gauges of what waits for what."""
+        now = self._cluster.clock.now()
+        for gauge in (
+            self.pending, self.oldest, self.parked, self.permits_in_use, self.permits, self.tokens_left,
+        ):  # fmt: skip
+            gauge.clear()
+        oldest: dict[tuple[str, str], datetime] = {}
+        for depth in flow.depths:
+            self.pending.labels(depth.pool, depth.priority, depth.gate).set(depth.runs)
+            place = (depth.pool, depth.gate)
+            oldest[place] = min(oldest.get(place, depth.oldest), depth.oldest)
+        for place, since in oldest.items():
+            self.oldest.labels(*place).set(max(0.0, (now - since).total_seconds()))
+        for use in flow.limits:
+            self.parked.labels(use.name).set(use.parked)
+            self.permits_in_use.labels(use.name).set(use.in_use)
+            if use.permits is not None:
+                self.permits.labels(use.name).set(use.permits)
+            if use.tokens is not None:
+                self.tokens_left.labels(use.name).set(use.tokens)
 
 
 class Counted:

@@ -159,11 +159,11 @@ _DESCRIPTIONS: Final = {
     403: "The token does not allow this, or a quota is used up.",
     404: "There is no such thing in this tenant.",
     409: "Something that exists stands against it.",
-    412: "The job has another version than `If-Match` names.",
+    412: "It has another version than `If-Match` names.",
     413: "The body, or a value in it, is too large.",
     415: "The body is not application/json.",
     422: "A value is refused; `field` names it.",
-    429: "Too many calls: wait for `Retry-After` seconds.",
+    429: "Too many calls, or too many runs that wait: wait for `Retry-After` seconds.",
     503: "The database cannot be reached for now: try again.",
 }
 

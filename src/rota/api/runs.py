@@ -11,6 +11,7 @@ from rota.api.calls import Caller, JobId, Routes, Text, answer
 from rota.wire.document import PAGE_LIMIT
 from rota.wire.runs import (
     CancelAnswer,
+    PriorityQuestion,
     ReplayAnswer,
     ReplayQuestion,
     RunDetail,
@@ -19,6 +20,7 @@ from rota.wire.runs import (
     TriggerAnswer,
     TriggerQuestion,
 )
+from rota.wire.why import WhyDocument
 
 Limit = Annotated[int, Query(ge=1, le=PAGE_LIMIT)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", description="Makes the request repeatable for 24 hours.")]
@@ -36,6 +38,9 @@ def register(routes: Routes) -> None:
     routes.add("GET", "/v1/runs", list_runs, needs="read", gives=RunPage)
     routes.add("POST", "/v1/runs:replay", replay_runs, needs="runs:operate", gives=ReplayAnswer)
     routes.add("GET", "/v1/runs/{run_id}", get_run, needs="read", gives=RunDetail, problems=(404,))
+    routes.add("PATCH", "/v1/runs/{run_id}", edit_run, needs="runs:operate", gives=RunDetail, problems=(404, 409))
+    routes.add("GET", "/v1/runs/{run_id}/why", why_run, needs="read", gives=WhyDocument, problems=(404,))
+    routes.add("GET", "/v1/jobs/{job_id:segment}/why", why_job, needs="read", gives=WhyDocument, problems=(404,))
     routes.add(
         "POST", "/v1/runs/{run_id}/replay", replay_run, needs="runs:operate", gives=RunDetail, problems=(404, 409)
     )
@@ -88,6 +93,21 @@ async def list_runs(
 async def get_run(call: Caller, run_id: UUID) -> Response:
     """Return a run with its attempts."""
     return answer(await call.control.get_run(run_id))
+
+
+async def edit_run(call: Caller, run_id: UUID, question: PriorityQuestion) -> Response:
+    """Give a run that waits another priority; what it has waited counts. One that runs or has ended is refused."""
+    return answer(await call.control.set_priority(run_id, question.priority))
+
+
+async def why_run(call: Caller, run_id: UUID) -> Response:
+    """Return the first gate that holds a run, in one sentence and in fields."""
+    return answer(await call.control.why_run(run_id))
+
+
+async def why_job(call: Caller, job_id: JobId) -> Response:
+    """Return why a job makes no run; if it has one that waits, why its oldest one waits; else its next slot."""
+    return answer(await call.control.why_job(job_id))
 
 
 async def replay_run(call: Caller, run_id: UUID) -> Response:

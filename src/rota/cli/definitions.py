@@ -2,12 +2,12 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from rota.cli.options import duration_of, instant_of, object_of
-from rota.domain.job import DEFAULT_TENANT, Job
+from rota.domain.job import DEFAULT_TENANT, Job, costs_of_one
 from rota.domain.misfire import CatchUp, FireOnce, Misfire, Skip
 from rota.domain.schedule import Schedule, cron, every, once
 from rota.errors import InvalidInput
@@ -16,6 +16,10 @@ FILE_LIMIT: Final = 64 * 1024 * 1024
 """The most bytes of a file of definitions."""
 
 _CRON_OPTIONS: Final = ("tz", "dst", "seconds")
+_PLAIN_OPTIONS: Final = (
+    "pool", "priority", "max_attempts", "max_losses", "overlap", "max_concurrency", "concurrency_key",
+    "key_concurrency", "pause_after", "description",
+)  # fmt: skip
 
 
 def read_definitions(source: str, options: Mapping[str, Any], *, tenant_id: str) -> list[Job]:
@@ -70,10 +74,12 @@ def _job(entry: object, tenant_id: str, *, place: str) -> Job:
 
 
 def _from_options(job_id: str, options: Mapping[str, Any], *, tenant_id: str) -> Job:
-    plain = ("pool", "priority", "max_attempts", "overlap", "description")
-    parts: dict[str, Any] = {name: options[name] for name in plain if name in options}
-    if (timeout := duration_of(options.get("timeout"), field="timeout")) is not None:
-        parts["timeout"] = timeout
+    parts: dict[str, Any] = {name: options[name] for name in _PLAIN_OPTIONS if name in options}
+    for name in ("timeout", "start_deadline"):
+        if (duration := duration_of(options.get(name), field=name)) is not None:
+            parts[name] = duration
+    if "limits" in options:
+        parts["limits"] = _limits(options["limits"])
     if (payload := object_of(options.get("payload"), field="payload")) is not None:
         parts["payload"] = payload
     if "misfire" in options:
@@ -100,6 +106,18 @@ def _schedule(options: Mapping[str, Any]) -> Schedule | None:
             assert at is not None, "it is among the options"
             return once(at)
     return None
+
+
+def _limits(texts: Sequence[str]) -> dict[str, int]:
+    """Read limits with what a run costs of each: NAME, or NAME=COST."""
+    costs = costs_of_one([text.partition("=")[0] for text in texts])
+    for text in texts:
+        name, is_pair, cost = text.partition("=")
+        if is_pair:
+            if not (cost.isascii() and cost.isdigit() and len(cost) < 10):
+                raise InvalidInput("limits", f"{text!r} is no limit with a cost", hint="such as crm=2")
+            costs[name] = int(cost)
+    return costs
 
 
 def _misfire(text: str) -> Misfire:

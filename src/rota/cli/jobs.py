@@ -9,7 +9,7 @@ from rota.cli.filters import Cursor, more_line
 from rota.cli.next import slots_table
 from rota.cli.options import Call, command, instant_of, object_of
 from rota.cli.output import Table, instant
-from rota.cli.views import jobs_table, put_table, runs_table, schedule_words, skipped_table, values_of
+from rota.cli.views import jobs_table, put_table, runs_table, schedule_words, skipped_table, values_of, why_parts
 from rota.domain.job import Job
 from rota.errors import InvalidInput
 
@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
     command(group, "delete", over_http=True)(delete)
     command(group, "run", over_http=True)(run)
     command(group, "next", over_http=True)(next_)
+    command(group, "why", over_http=True)(why)
     command(group, "recompute", without=("tenant",))(recompute)
     app.add_typer(group, name="job", rich_help_panel="Jobs")
 
@@ -48,12 +49,23 @@ async def put(
     payload: Annotated[str | None, typer.Option(help="A JSON object for the handler.")] = None,
     pool: Annotated[str | None, typer.Option(help="The pool whose workers run it. (default: default)")] = None,
     priority: Annotated[int | None, typer.Option(help="0 to 9, 9 goes first. (default: 5)")] = None,
-    max_attempts: Annotated[int | None, typer.Option(help="Attempts before a run is dead. (default: 3)")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="Failures before a run is dead. (default: 3)")] = None,
+    max_losses: Annotated[int | None, typer.Option(help="Lost workers before a run is dead. (default: 5)")] = None,
     timeout: Annotated[str | None, typer.Option(help="The longest attempt, such as 10m. (default: 1h)")] = None,
     misfire: Annotated[
         str | None, typer.Option(help="skip, fire_once, or catch_up:N for the latest N. (default: fire_once)")
     ] = None,
-    overlap: Annotated[str | None, typer.Option(help="allow, or skip while a run lives. (default: allow)")] = None,
+    overlap: Annotated[
+        str | None, typer.Option(help="allow, skip, queue, queue_one or replace while a run lives. (default: allow)")
+    ] = None,
+    start_deadline: Annotated[str | None, typer.Option(help="Useless after so long, such as 10m.")] = None,
+    max_concurrency: Annotated[int | None, typer.Option(help="The most runs of it at once.")] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(help="Where the payload holds a key, such as payload.customer.")
+    ] = None,
+    key_concurrency: Annotated[int | None, typer.Option(help="The most runs at once of a key. (default: 1)")] = None,
+    limit: Annotated[list[str] | None, typer.Option(help="A limit that its runs are under: NAME or NAME=COST.")] = None,
+    pause_after: Annotated[int | None, typer.Option(help="Dead letters in a row that pause the job.")] = None,
     description: Annotated[str | None, typer.Option(help="What it is for.")] = None,
     if_version: Annotated[
         int | None, typer.Option(help="Only if the job stands at this version; 0: only if it is new.")
@@ -63,7 +75,9 @@ async def put(
     options: dict[str, Any] = {
         "handler": handler, "cron": cron, "every": every, "at": at, "tz": tz, "dst": dst, "seconds": seconds or None,
         "payload": payload, "pool": pool, "priority": priority, "max_attempts": max_attempts, "timeout": timeout,
-        "misfire": misfire, "overlap": overlap, "description": description,
+        "misfire": misfire, "overlap": overlap, "description": description, "max_losses": max_losses,
+        "start_deadline": start_deadline, "max_concurrency": max_concurrency, "concurrency_key": concurrency_key,
+        "key_concurrency": key_concurrency, "limits": limit or None, "pause_after": pause_after,
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
     jobs = read_definitions(source, given, tenant_id=call.tenant_id)
@@ -205,6 +219,13 @@ async def next_(
         parts.append(f"paused, so none of these makes a run: {stored.pause_reason or 'no reason given'}")
     tz = ((stored.job or {}).get("schedule") or {}).get("tz", "UTC")
     call.out.answer(document, *parts, slots_table(slots, tz, rules) if slots else "no further slot")
+
+
+async def why(call: Call, job_id: JobId) -> None:
+    """Say why a job makes no run, or what its oldest run waits for."""
+    async with call.control() as control:
+        reason = await control.why_job(job_id)
+    call.out.answer(values_of(reason), *why_parts(reason))
 
 
 async def recompute(call: Call) -> None:

@@ -13,7 +13,9 @@ from rota.cli import (
     doctor,
     imports,
     jobs,
+    limits,
     migrate,
+    pools,
     processes,
     runs,
     tenants,
@@ -72,6 +74,8 @@ runs.register(app)
 dead.register(app)
 imports.register(app)
 workers.register(app)
+limits.register(app)
+pools.register(app)
 doctor.register(app)
 tokens.register(app)
 tenants.register(app)

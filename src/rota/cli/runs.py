@@ -9,7 +9,7 @@ import typer
 from rota.cli.filters import Cursor, ErrorText, Handler, Label, Since, Until, filter_of, more_line
 from rota.cli.options import Call, command, duration_of
 from rota.cli.output import Table
-from rota.cli.views import attempts_table, runs_table, values_of
+from rota.cli.views import attempts_table, runs_table, values_of, why_parts
 from rota.domain.instants import format_instant
 from rota.errors import InvalidInput
 
@@ -17,9 +17,11 @@ RunId = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Look at runs, and end them.", no_args_is_help=True)
+    group = typer.Typer(help="Look at runs, steer them, and end them.", no_args_is_help=True)
     command(group, "list", over_http=True)(list_)
     command(group, "show", over_http=True)(show)
+    command(group, "why", over_http=True)(why)
+    command(group, "priority", over_http=True)(priority)
     command(group, "cancel", over_http=True)(cancel)
     app.add_typer(group, name="run", rich_help_panel="Look")
 
@@ -76,6 +78,26 @@ async def show(call: Call, run_id: RunId) -> None:
     ]
     attempts = attempts_table(run.attempts) if run.attempts else "no attempt has ended"
     call.out.answer(document, Table(columns=("run", str(run.run_id)), rows=facts), attempts, *errors)
+
+
+async def why(call: Call, run_id: RunId) -> None:
+    """Say what a run waits for: the first gate that holds it."""
+    run_key = run_id_of(run_id)
+    async with call.control() as control:
+        reason = await control.why_run(run_key)
+    call.out.answer(values_of(reason), *why_parts(reason))
+
+
+async def priority(
+    call: Call,
+    run_id: RunId,
+    priority: Annotated[int, typer.Argument(min=0, max=9, help="0 to 9, 9 goes first.", show_default=False)],
+) -> None:
+    """Give a run that waits another priority."""
+    run_key = run_id_of(run_id)
+    async with call.control() as control:
+        run = await control.set_priority(run_key, priority)
+    call.out.answer(values_of(run), f"run {run_key} waits with priority {run.priority}")
 
 
 async def cancel(call: Call, run_id: RunId) -> None:

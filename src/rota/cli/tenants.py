@@ -28,11 +28,16 @@ async def put(
     calls_per_second: Annotated[
         float | None, typer.Option(help="API calls per second. (default: the server's)", show_default=False)
     ] = None,
+    weight: Annotated[int, typer.Option(help="Its share of a pool that others want too, 1 to 100.")] = 1,
 ) -> None:
-    """Set a tenant's quotas; an option that is left out means the installation's own limit."""
+    """Set a tenant's quotas and weight; an option that is left out means the installation's own."""
     async with call.control() as control:
         tenant = await control.put_tenant(
-            tenant_id, max_jobs=max_jobs, max_payload_bytes=max_payload_bytes, calls_per_second=calls_per_second
+            tenant_id,
+            max_jobs=max_jobs,
+            max_payload_bytes=max_payload_bytes,
+            calls_per_second=calls_per_second,
+            weight=weight,
         )
     document = values_of(tenant)
     call.out.answer(document, Table(columns=("tenant", tenant_id), rows=list(document.items())[1:]))
@@ -42,7 +47,10 @@ async def list_(call: Call) -> None:
     """List the tenants that have quotas or a signing key."""
     async with call.control() as control:
         found = (await control.tenants()).tenants
-    columns = ("tenant", "jobs", "payload bytes", "calls per second", "updated")
-    rows = [(one.tenant_id, one.max_jobs, one.max_payload_bytes, one.calls_per_second, one.updated_at) for one in found]
-    table = Table(columns=columns, rows=rows, right=frozenset(columns[1:4]))
+    columns = ("tenant", "jobs", "payload bytes", "calls per second", "weight", "updated")
+    rows = [
+        (one.tenant_id, one.max_jobs, one.max_payload_bytes, one.calls_per_second, one.weight, one.updated_at)
+        for one in found
+    ]
+    table = Table(columns=columns, rows=rows, right=frozenset(columns[1:5]))
     call.out.answer({"tenants": [values_of(one) for one in found]}, table if rows else "no tenants")

@@ -39,7 +39,7 @@ async def create(
             raise InvalidInput("scope", f"{one!r} is not a scope", hint=f"use {', '.join(SCOPES)}")
     lasts = duration_of(expires, field="expires")
     expires_at = None if lasts is None else call.clock.now() + lasts
-    async with call.control(tenant_id=_tenant(call, operator=operator)) as control:
+    async with call.control(tenant_id=tenant_meant(call, operator=operator)) as control:
         made = await control.create_token(scopes=cast(Any, scope), name=name, expires_at=expires_at)
     if not call.out.as_json:
         call.out.warn(f"token {made.token_id} of tenant {made.tenant_id}: shown only now, so keep it")
@@ -48,7 +48,7 @@ async def create(
 
 async def list_(call: Call, operator: Operator = False) -> None:
     """List a tenant's tokens, revoked ones too. Nobody can show their text again."""
-    async with call.control(tenant_id=_tenant(call, operator=operator)) as control:
+    async with call.control(tenant_id=tenant_meant(call, operator=operator)) as control:
         found = (await control.tokens()).tokens
     columns = ("token", "name", "scopes", "created", "by", "expires", "revoked", "last used")
     rows = [
@@ -74,14 +74,15 @@ async def revoke(
     operator: Operator = False,
 ) -> None:
     """Let a token hold no longer, everywhere within five seconds."""
-    async with call.control(tenant_id=_tenant(call, operator=operator)) as control:
+    async with call.control(tenant_id=tenant_meant(call, operator=operator)) as control:
         await control.revoke_token(token_id)
     call.out.answer({"token_id": token_id, "revoked": True}, f"token {token_id!r} is revoked")
 
 
-def _tenant(call: Call, *, operator: bool) -> str | None:
+def tenant_meant(call: Call, *, operator: bool) -> str | None:
+    """Return the tenant to speak for: the operator's, if that is said, else whichever the options name."""
     from rota.wire.access import OPERATOR
 
     if operator and call.given.tenant is not None:
-        raise InvalidInput("operator", "stands beside --tenant", hint="an operator's token belongs to no tenant")
+        raise InvalidInput("operator", "stands beside --tenant", hint="the operator is no tenant")
     return OPERATOR if operator else None

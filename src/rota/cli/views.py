@@ -1,6 +1,7 @@
 """Jobs, runs and attempts as commands show them: JSON documents and table rows, in the vocabulary's words."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rota.cli.output import Table, summary
@@ -8,7 +9,9 @@ from rota.cli.output import Table, summary
 if TYPE_CHECKING:
     from rota.wire.document import Document
     from rota.wire.jobs import JobDocument, PutAnswer, SkippedDocument
+    from rota.wire.limits import LimitDocument, PoolDocument
     from rota.wire.runs import AttemptDocument, RunDocument
+    from rota.wire.why import WhyDocument
     from rota.wire.work import WorkerDocument
 
 
@@ -151,3 +154,41 @@ def workers_table(workers: Sequence["WorkerDocument"]) -> Table:
     ]
     columns = ("worker", "tenant", "pool", "handlers", "concurrency", "last claim", "state", "version")
     return Table(columns=columns, rows=rows, right=frozenset({"concurrency"}))
+
+
+def why_parts(reason: "WhyDocument") -> list[str | Table]:
+    """Return a reason for people: its sentence, then what else is known."""
+    parts: list[str | Table] = [reason.text]
+    known = {name: value for name, value in values_of(reason).items() if value not in (None, (), 0, False)}
+    facts = [(name, value) for name, value in known.items() if name not in ("text", "held_by")]
+    parts.append(Table(columns=("what", "is"), rows=facts))
+    if reason.held_by:
+        rows = [(holder.run_id, holder.since, holder.worker_id) for holder in reason.held_by]
+        parts.append(Table(columns=("held by run", "since", "worker"), rows=rows))
+    return parts
+
+
+def limits_table(limits: Sequence["LimitDocument"]) -> Table:
+    rows = [
+        (
+            limit.name,
+            "all" if limit.tenant_id == "*" else limit.tenant_id,
+            limit.kind,
+            limit.rate,
+            limit.burst,
+            None if limit.tokens is None else f"{limit.tokens:.1f}",
+            limit.permits,
+            limit.in_use,
+            limit.waiting,
+            limit.version,
+        )
+        for limit in limits
+    ]
+    columns = ("limit", "tenant", "kind", "rate", "burst", "tokens", "permits", "in use", "waiting", "version")
+    return Table(columns=columns, rows=rows, right=frozenset(columns[3:]))
+
+
+def pools_table(pools: Sequence["PoolDocument"]) -> Table:
+    rows = [(pool.pool, timedelta(seconds=pool.ageing), pool.shed_above, pool.updated_at) for pool in pools]
+    columns = ("pool", "ageing", "shed above", "updated")
+    return Table(columns=columns, rows=rows, right=frozenset(columns[1:3]))

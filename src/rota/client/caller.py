@@ -101,7 +101,14 @@ class Caller:
             ) from None
 
 
-def asked(kind: type[Q], **values: Any) -> Q:
+def guarded(if_version: int | None) -> dict[str, str]:
+    """Return the header that guards a put: over this version only, or with 0 only where nothing is yet."""
+    if if_version is None:
+        return {}
+    return {"If-None-Match": "*"} if if_version == 0 else {"If-Match": f'"{if_version}"'}
+
+
+def asked(kind: type[Q], /, **values: Any) -> Q:
     """Return a question. Raises InvalidInput, as the server would, for what no question of this kind holds."""
     try:
         return kind(**values)

@@ -6,7 +6,8 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from rota.client.address import segment
-from rota.client.caller import asked, json_of
+from rota.client.caller import asked, guarded, json_of
+from rota.client.flow import FlowCalls
 from rota.client.work import WorkerCalls
 from rota.domain.job import DEFAULT_TENANT, Job, check_payload
 from rota.errors import InvalidInput
@@ -37,6 +38,7 @@ from rota.wire.jobs import (
 )
 from rota.wire.runs import (
     CancelAnswer,
+    PriorityQuestion,
     ReplayAnswer,
     ReplayQuestion,
     RunDetail,
@@ -45,6 +47,7 @@ from rota.wire.runs import (
     TriggerAnswer,
     TriggerQuestion,
 )
+from rota.wire.why import WhyDocument
 from rota.wire.work import ShardList, StatsAnswer, WorkerList
 
 PUT_BATCH: Final = 1000
@@ -57,7 +60,7 @@ CREATED: Final = 201
 """The status of a trigger that made its run; 200: an earlier one with the same key did."""
 
 
-class Client(WorkerCalls):
+class Client(FlowCalls, WorkerCalls):
     """Speaks `rota.wire.control.Control` over HTTP.
 
         async with rota.Client("https://rota.example.com", token) as client:
@@ -77,14 +80,11 @@ class Client(WorkerCalls):
 
         Raises InvalidInput, VersionConflict, QuotaExceeded.
         """
-        guard = {} if if_version is None else {"If-Match": f'"{if_version}"'}
-        if if_version == 0:
-            guard = {"If-None-Match": "*"}
         return await self._call(
             "PUT",
             f"/v1/jobs/{segment('job_id', job.job_id)}",
             question=_definition(job),
-            headers=guard,
+            headers=guarded(if_version),
             answer=PutAnswer,
             repeatable=if_version is None,
         )
@@ -167,7 +167,7 @@ class Client(WorkerCalls):
         payload: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> TriggerAnswer:
-        """Make one run, now or at a slot. Raises NotFound, InvalidInput, SlotTaken, KeyReused."""
+        """Make one run, now or at a slot. Raises NotFound, InvalidInput, SlotTaken, KeyReused, Shed."""
         if payload is not None:
             check_payload(payload)
         question = asked(
@@ -226,6 +226,21 @@ class Client(WorkerCalls):
         """Cancel a run that waits, or ask the worker of one that runs to stop. Raises NotFound, RunFinished."""
         return await self._call("POST", f"/v1/runs/{run_id}/cancel", answer=CancelAnswer)
 
+    async def set_priority(self, run_id: UUID, priority: int) -> RunDetail:
+        """Give a run that waits another priority. Raises NotFound, InvalidInput, Conflict, RunFinished."""
+        question = asked(PriorityQuestion, priority=priority)
+        return await self._call(
+            "PATCH", f"/v1/runs/{run_id}", question=question, answer=RunDetail, repeatable=True
+        )  # fmt: skip
+
+    async def why_run(self, run_id: UUID) -> WhyDocument:
+        """Return the first gate that holds a run. Raises NotFound, InvalidInput."""
+        return await self._call("GET", f"/v1/runs/{run_id}/why", answer=WhyDocument)
+
+    async def why_job(self, job_id: str) -> WhyDocument:
+        """Return why a job makes no run, or why its oldest run waits. Raises NotFound."""
+        return await self._call("GET", f"{_job(job_id)}/why", answer=WhyDocument)
+
     # the cluster
 
     async def workers(self) -> WorkerList:
@@ -278,10 +293,15 @@ class Client(WorkerCalls):
         max_jobs: int | None = None,
         max_payload_bytes: int | None = None,
         calls_per_second: float | None = None,
+        weight: int = 1,
     ) -> TenantDocument:
-        """Set a tenant's quotas. An operator's: raises Forbidden, InvalidInput."""
+        """Set a tenant's quotas and its weight in pools. An operator's: raises Forbidden, InvalidInput."""
         question = asked(
-            TenantQuestion, max_jobs=max_jobs, max_payload_bytes=max_payload_bytes, calls_per_second=calls_per_second
+            TenantQuestion,
+            max_jobs=max_jobs,
+            max_payload_bytes=max_payload_bytes,
+            calls_per_second=calls_per_second,
+            weight=weight,
         )
         path = f"/v1/tenants/{segment('tenant_id', tenant_id)}"
         return await self._call("PUT", path, question=question, answer=TenantDocument)

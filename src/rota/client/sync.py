@@ -154,11 +154,21 @@ class SyncClient:
     replay_run = blocking(Client.replay_run)
     replay_runs = blocking(Client.replay_runs)
     cancel_run = blocking(Client.cancel_run)
+    set_priority = blocking(Client.set_priority)
+    why_run = blocking(Client.why_run)
+    why_job = blocking(Client.why_job)
 
     workers = blocking(Client.workers)
     drain_worker = blocking(Client.drain_worker)
     shards = blocking(Client.shards)
     stats = blocking(Client.stats)
+
+    put_limit = blocking(Client.put_limit)
+    limits = blocking(Client.limits)
+    get_limit = blocking(Client.get_limit)
+    delete_limit = blocking(Client.delete_limit)
+    pools = blocking(Client.pools)
+    put_pool = blocking(Client.put_pool)
 
     create_token = blocking(Client.create_token)
     tokens = blocking(Client.tokens)

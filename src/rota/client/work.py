@@ -1,6 +1,6 @@
 """What a worker says over HTTP. Every call here can be repeated: the instance, the claim id or the token is its key."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -40,11 +40,15 @@ class WorkerCalls(Caller):
         pool: str = "default",
         handlers: Sequence[str] = (ANY_HANDLER,),
         concurrency: int = 1,
+        claimed: int | None = None,
     ) -> bool:
-        """Say that a worker lives, every few seconds. True asks it to claim no more. Raises InvalidInput."""
+        """Say that a worker lives, every few seconds. True asks it to claim no more. Raises InvalidInput.
+
+        `claimed` is how many runs it has claimed since its start.
+        """
         question = asked(
             AnnounceQuestion, worker_id=worker_id, instance=instance, pool=pool, handlers=handlers,
-            concurrency=concurrency,
+            concurrency=concurrency, claimed=claimed,
         )  # fmt: skip
         said = await self._call("PUT", f"/v1/workers/{instance}", question=question, answer=AnnounceAnswer)
         return said.drain
@@ -79,9 +83,22 @@ class WorkerCalls(Caller):
         )  # fmt: skip
         return list(said.runs)
 
-    async def renew(self, leases: Sequence[tuple[UUID, UUID]], *, worker_id: str) -> RenewAnswer:
-        """Extend the leases of (run_id, lease_token), at most 1,000. Raises InvalidInput."""
-        held = tuple(LeaseQuestion(run_id=run_id, lease_token=token) for run_id, token in leases)
+    async def renew(
+        self,
+        leases: Sequence[tuple[UUID, UUID]],
+        *,
+        worker_id: str,
+        progress: Mapping[UUID, tuple[float | None, str | None]] | None = None,
+    ) -> RenewAnswer:
+        """Extend the leases of (run_id, lease_token), at most 1,000. Raises InvalidInput.
+
+        `progress` says by lease token how far some of these runs are: a share from 0 to 1 and a note, or None for no
+        news of it.
+        """
+        told = {token: asked(Progress, value=value, note=note) for token, (value, note) in (progress or {}).items()}
+        held = tuple(
+            LeaseQuestion(run_id=run_id, lease_token=token, progress=told.get(token)) for run_id, token in leases
+        )
         question = asked(RenewQuestion, worker_id=worker_id, leases=held)
         return await self._call("POST", "/v1/leases:renew", question=question, answer=RenewAnswer, repeatable=True)
 

@@ -7,24 +7,18 @@ questions in and documents out.
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
-from rota.clock import Clock
 from rota.control.cursors import Cursors
 from rota.control.documents import document, documents, extended, job_document
+from rota.control.flow import FlowControl
 from rota.control.pages import check_limit, cut
-from rota.control.principal import Principal
 from rota.control.slots import preview_slots, stored_slots
 from rota.domain.job import Job
 from rota.domain.run import RunState
 from rota.domain.run_filter import RunFilter
 from rota.errors import InvalidInput, NotDead
-from rota.services.access import Access
-from rota.services.definitions import Definitions
-from rota.services.fleet import Fleet
-from rota.services.history import History
-from rota.services.on_demand import OnDemand
 from rota.wire.access import (
     OPERATOR,
     AuditDocument,
@@ -56,32 +50,12 @@ from rota.wire.runs import (
     RunPage,
     TriggerAnswer,
 )
+from rota.wire.why import WhyDocument
 from rota.wire.work import ShardDocument, ShardList, StatsAnswer, WorkerDocument, WorkerList
 
 
-class Parts(Protocol):
-    """The services that answer; an opened cluster has them."""
-
-    @property
-    def definitions(self) -> Definitions: ...
-    @property
-    def on_demand(self) -> OnDemand: ...
-    @property
-    def history(self) -> History: ...
-    @property
-    def access(self) -> Access: ...
-    @property
-    def fleet(self) -> Fleet: ...
-    @property
-    def clock(self) -> Clock: ...
-
-
-class LocalControl:
+class LocalControl(FlowControl):
     """`wire.control.Control` for one principal: his tenant's rows, within his scopes, under his name."""
-
-    def __init__(self, parts: Parts, principal: Principal) -> None:
-        self._parts = parts
-        self._principal = principal
 
     # define
 
@@ -225,6 +199,19 @@ class LocalControl:
         )
         return CancelAnswer.model_validate({"run_id": run_id, "state": done.state, "cancel_requested": done.requested})
 
+    async def set_priority(self, run_id: UUID, priority: int) -> RunDetail:
+        tenant_id = self._tenant("runs:operate")
+        await self._parts.on_demand.reprioritise(
+            run_id, priority, tenant_id=tenant_id, actor=self._principal.actor
+        )  # fmt: skip
+        return await self._run(run_id, tenant_id)
+
+    async def why_run(self, run_id: UUID) -> WhyDocument:
+        return document(WhyDocument, await self._parts.why.run(run_id, tenant_id=self._tenant("read")))
+
+    async def why_job(self, job_id: str) -> WhyDocument:
+        return document(WhyDocument, await self._parts.why.job(job_id, tenant_id=self._tenant("read")))
+
     # the cluster
 
     async def workers(self) -> WorkerList:
@@ -290,38 +277,20 @@ class LocalControl:
 
     async def put_tenant(
         self, tenant_id: str, *, max_jobs: int | None = None, max_payload_bytes: int | None = None,
-        calls_per_second: float | None = None,
+        calls_per_second: float | None = None, weight: int = 1,
     ) -> TenantDocument:  # fmt: skip
         self._principal.require("admin")
         self._principal.require_operator()
         put = await self._parts.access.put_tenant(
             tenant_id, max_jobs=max_jobs, max_payload_bytes=max_payload_bytes, calls_per_second=calls_per_second,
-            actor=self._principal.actor,
+            weight=weight, actor=self._principal.actor,
         )  # fmt: skip
         return document(TenantDocument, put)
 
     async def close(self) -> None:
         """Give back nothing: the services are their owner's."""
 
-    # what all have in common
-
-    @property
-    def _seen(self) -> str | None:
-        """The tenant whose workers are seen; None, an operator's: all."""
-        return None if self._principal.is_operator else self._principal.tenant_id
-
-    def _tenant(self, scope: Scope, *, or_operator: bool = False) -> str:
-        """Return the tenant that is asked about, if the scope is allowed; `*` only where operators have things too.
-
-        Raises Forbidden, InvalidInput.
-        """
-        self._principal.require(scope)
-        tenant_id = self._principal.tenant_id
-        if tenant_id == OPERATOR and or_operator:
-            self._principal.require_operator()
-        elif tenant_id == OPERATOR:
-            raise InvalidInput("tenant", "* is no tenant's name", hint="name the tenant that is meant")
-        return tenant_id
+    # what several have in common
 
     async def _put(self, jobs: Sequence[Job], *, if_version: int | None) -> list[PutAnswer]:
         tenant_id = self._tenant("jobs:write")

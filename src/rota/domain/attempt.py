@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from rota.domain.admission import rank
 from rota.domain.ids import run_id
 from rota.domain.json_value import json_text
 from rota.domain.retry import DELAY_LIMIT, RetryPolicy
@@ -136,9 +135,10 @@ class Ended:
     retry_after: timedelta | None
     attempt: int
     claimed_at: datetime
+    losses: int
     max_attempts: int
+    max_losses: int
     retry: RetryPolicy
-    priority: int
     pool: str
     orphaned: bool
     """Its job was deleted: nothing is tried again."""
@@ -153,9 +153,10 @@ class Verdict:
     error: str | None
     state: RunState
     charged: int
+    losses: int
     available_at: datetime
-    rank: int
     gate: Gate
+    reason: str | None = None
     result: str | None = None
     """JSON text, with a success."""
 
@@ -163,34 +164,39 @@ class Verdict:
 def success(key: LeaseKey, *, now: datetime, result: Any = None) -> Verdict:
     """Return the verdict on an attempt that succeeded: it needs to know nothing of its job. Raises as check_result."""
     return Verdict(
-        key=key, outcome=Outcome.SUCCEEDED, error=None, state=RunState.SUCCEEDED, charged=0, available_at=now, rank=0,
-        gate=Gate.OPEN, result=check_result(result),
+        key=key, outcome=Outcome.SUCCEEDED, error=None, state=RunState.SUCCEEDED, charged=0, losses=0,
+        available_at=now, gate=Gate.OPEN, result=check_result(result),
     )  # fmt: skip
 
 
 def after_attempt(ended: Ended, *, now: datetime) -> Verdict:
     """Decide what becomes of a run; `services.completion` and `services.reaper` write it down.
 
-    A failure, a timeout and a lost worker charge the attempt; a shutdown's release and a snooze do not. Where a cancel
-    was asked for, what would wait or be buried is cancelled instead: the writing statement sees to that.
+    There are two reasons to try again, and two counters. A failure and a timeout count towards `max_attempts`, a lost
+    worker towards `max_losses`; a shutdown's release and a snooze count towards neither. The attempt's number grows
+    with every failure and loss. Where a cancel was asked for, what would wait or be buried is cancelled instead: the
+    writing statement sees to that.
     """
-    state, charged, wait = _judge(ended)
-    available_at = now + wait
+    is_lost = ended.outcome is Outcome.LOST
+    losses = ended.losses + is_lost
+    state, charged, wait = _judge(ended, losses=losses)
     # A run that was put back through no fault of its own keeps the place in the order that it had when claimed.
-    since = ended.claimed_at if ended.outcome in (Outcome.LOST, Outcome.RELEASED) else available_at
+    blameless = ended.outcome is Outcome.RELEASED or is_lost
+    available_at = ended.claimed_at if blameless and not wait else now + wait
     return Verdict(
         key=ended.key,
         outcome=ended.outcome,
         error=None if ended.error is None else clean_error(ended.error),
         state=state,
         charged=charged,
+        losses=losses,
         available_at=available_at,
-        rank=rank(since, priority=ended.priority),
         gate=Gate.TIME if available_at > now else Gate.OPEN,
+        reason=f"worker lost {losses} times" if is_lost and state is RunState.DEAD else None,
     )
 
 
-def _judge(ended: Ended) -> tuple[RunState, int, timedelta]:
+def _judge(ended: Ended, *, losses: int) -> tuple[RunState, int, timedelta]:
     at_once = timedelta(0)
     match ended.outcome:
         case Outcome.SUCCEEDED:
@@ -207,11 +213,19 @@ def _judge(ended: Ended) -> tuple[RunState, int, timedelta]:
             # Bounded, since an instant past the calendar's end would fail the whole batch of reports with this one.
             wait = min(max(SHORTEST_SNOOZE, ended.retry_after or SHORTEST_SNOOZE), DELAY_LIMIT)
             return RunState.PENDING, ended.attempt - 1, wait
-        case _ if ended.attempt >= ended.max_attempts:
+        case Outcome.LOST if losses >= ended.max_losses:
             return RunState.DEAD, ended.attempt, at_once
         case Outcome.LOST:
-            return RunState.PENDING, ended.attempt, at_once
+            # The first loss may be the host's; a run that loses its second worker waits before it takes a third.
+            wait = at_once if losses == 1 else _backoff(ended, losses - 1)
+            return RunState.PENDING, ended.attempt, wait
+        case _ if (failures := ended.attempt - losses) >= ended.max_attempts:
+            return RunState.DEAD, ended.attempt, at_once
         case _:
-            backoff = ended.retry.delay_after(ended.attempt, seed=ended.key.token.bytes)
             asked = min(ended.retry_after or at_once, DELAY_LIMIT) if ended.outcome is Outcome.FAILED else at_once
-            return RunState.PENDING, ended.attempt, max(backoff, asked)
+            return RunState.PENDING, ended.attempt, max(_backoff(ended, failures), asked)
+
+
+def _backoff(ended: Ended, times: int) -> timedelta:
+    # An older program may have counted differently: there is no retry before the first.
+    return ended.retry.delay_after(max(1, times), seed=ended.key.token.bytes)

@@ -1,8 +1,9 @@
 """A job: the definition of what runs, when, and how trouble is met. Everything that a user can set is checked here."""
 
 import json
+import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, get_args
@@ -23,6 +24,14 @@ PAYLOAD_DEPTH: Final = DEPTH_LIMIT
 LABEL_LIMIT: Final = 64
 DESCRIPTION_LIMIT: Final = 4000
 MAX_ATTEMPTS_LIMIT: Final = 1000
+MAX_LOSSES_LIMIT: Final = 1000
+PAUSE_AFTER_LIMIT: Final = 1000
+CONCURRENCY_LIMIT: Final = 100_000
+LIMITS_LIMIT: Final = 16
+"""The most limits that a job names."""
+COST_LIMIT: Final = 1000
+"""The most permits or tokens of a limit that one run costs."""
+LIMIT_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 PRIORITIES: Final = range(10)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -32,7 +41,9 @@ DEFAULT_POOL: Final = "default"
 DEFAULT_RETRY: Final = RetryPolicy()
 DEFAULT_MISFIRE: Final = FireOnce()
 
-Overlap = Literal["allow", "skip"]
+Overlap = Literal["allow", "skip", "queue", "queue_one", "replace"]
+ONE_WAITS: Final[frozenset[str]] = frozenset({"queue_one", "replace"})
+"""Overlap policies under which only the newest slot waits for its turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +52,10 @@ class Job:
 
     `schedule` None is a job that only runs when somebody asks. `priority` 9 goes before 0. `jitter` delays each
     start by up to that much, the same for a slot on every node; the slot itself never moves.
+
+    At most `max_concurrency` runs of it run at once, and at most `key_concurrency` with one value of what
+    `concurrency_key` names in the payload, such as `payload.customer`. `limits` says what a run costs of limits, by
+    their names. After `pause_after` dead letters in a row it is paused.
     """
 
     job_id: str
@@ -59,6 +74,12 @@ class Job:
     jitter: timedelta = timedelta(0)
     overlap: Overlap = "allow"
     start_deadline: timedelta | None = None
+    max_concurrency: int | None = None
+    concurrency_key: str | None = None
+    key_concurrency: int = 1
+    limits: Mapping[str, int] = field(default_factory=dict)
+    max_losses: int = 5
+    pause_after: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
 
@@ -72,7 +93,12 @@ class Job:
             if not isinstance(value := getattr(self, name), kinds):
                 raise InvalidInput(name, f"{value!r} is of no known kind", hint=_KIND_HINTS[name])
         check_whole("priority", self.priority, PRIORITIES.start, PRIORITIES.stop - 1)
-        check_whole("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
+        for name, high in _COUNTS.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL_COUNTS:
+                check_whole(name, value, 1, high)
+        _check_key(self.concurrency_key)
+        object.__setattr__(self, "limits", _check_limits(self.limits))
         _check_duration("misfire_grace", self.misfire_grace, timedelta(0), timedelta(days=31))
         _check_duration("timeout", self.timeout, timedelta(milliseconds=1), timedelta(days=7))
         _check_duration("lease_duration", self.lease_duration, timedelta(seconds=1), timedelta(hours=1))
@@ -80,7 +106,8 @@ class Job:
         if self.start_deadline is not None:
             _check_duration("start_deadline", self.start_deadline, timedelta(milliseconds=1), timedelta(days=31))
         if self.overlap not in get_args(Overlap):
-            raise InvalidInput("overlap", f"{self.overlap!r} is not a policy", hint='use "allow" or "skip"')
+            known = ", ".join(get_args(Overlap))
+            raise InvalidInput("overlap", f"{self.overlap!r} is not a policy", hint=f"use one of {known}")
         _check_labels(self.labels)
         check_text("description", self.description, limit=DESCRIPTION_LIMIT)
 
@@ -94,7 +121,7 @@ class Job:
         values["schedule"] = None if self.schedule is None else schedule_to_json(self.schedule)
         values["retry"] = self.retry.to_json()
         values["misfire"] = misfire_to_json(self.misfire)
-        values["payload"], values["labels"] = dict(self.payload), dict(self.labels)
+        values |= {name: dict(getattr(self, name)) for name in ("payload", "limits", "labels")}
         return {name: v.total_seconds() if isinstance(v, timedelta) else v for name, v in values.items()}
 
     @classmethod
@@ -115,6 +142,8 @@ class Job:
             parts["misfire"] = misfire_from_json(parts["misfire"])
         if "retry" in parts:
             parts["retry"] = RetryPolicy.from_json(parts["retry"])
+        if isinstance(parts.get("limits"), list):
+            parts["limits"] = costs_of_one(parts["limits"])
         for name in _DURATIONS & parts.keys():
             if name != "start_deadline" or parts[name] is not None:
                 parts[name] = _seconds(name, parts[name])
@@ -131,6 +160,14 @@ _KIND_HINTS: Final = {
     "retry": "use rota.retry(...)",
     "misfire": "use rota.skip(), rota.fire_once() or rota.catch_up(...)",
 }
+_COUNTS: Final = {
+    "max_attempts": MAX_ATTEMPTS_LIMIT,
+    "max_losses": MAX_LOSSES_LIMIT,
+    "pause_after": PAUSE_AFTER_LIMIT,
+    "max_concurrency": CONCURRENCY_LIMIT,
+    "key_concurrency": CONCURRENCY_LIMIT,
+}
+_OPTIONAL_COUNTS: Final = frozenset({"pause_after", "max_concurrency"})
 _DURATIONS: Final = frozenset({"misfire_grace", "timeout", "lease_duration", "jitter", "start_deadline"})
 
 
@@ -158,6 +195,13 @@ def check_name(name: str, value: object) -> None:
         raise InvalidInput(name, "holds a control character")
 
 
+def check_limit_name(field_name: str, value: object) -> None:
+    """Refuse what cannot be a limit's name."""
+    if not isinstance(value, str) or not LIMIT_NAME.fullmatch(value):
+        hint = "1 to 100 letters, digits, dots, dashes and underlines"
+        raise InvalidInput(field_name, f"{value!r} cannot be a limit's name", hint=hint)
+
+
 def check_handler(value: object) -> None:
     """Refuse what is neither a name nor the URL of an HTTP target. Whom a URL may lead to is not asked here."""
     if isinstance(value, str) and looks_like_a_url(value):
@@ -183,6 +227,40 @@ def check_payload(payload: object) -> str:
     """
     _object("payload", payload)
     return json_text("payload", payload, limit=PAYLOAD_LIMIT)
+
+
+def costs_of_one(names: Sequence[Any]) -> dict[str, int]:
+    """Return a job's limits from a list of their names: a run costs one of each."""
+    if isinstance(names, str):
+        raise InvalidInput("limits", "must be a list of names, not one", hint=f"such as [{names!r}]")
+    for name in names:
+        check_limit_name("limits", name)
+    costs = dict.fromkeys(names, 1)
+    if len(costs) < len(names):
+        raise InvalidInput("limits", "names one of them twice", hint='give an object to cost more: {"crm": 2}')
+    return costs
+
+
+def _check_key(path: object) -> None:
+    """Refuse what does not lead to a value in a payload: payload, then names, joined by dots."""
+    if path is None:
+        return
+    check_text("concurrency_key", path, limit=NAME_LIMIT)
+    assert isinstance(path, str)
+    root, *names = path.split(".")
+    if root != "payload" or not names or not all(names):
+        raise InvalidInput("concurrency_key", f"{path!r} names no value", hint="such as payload.customer")
+
+
+def _check_limits(limits: object) -> dict[str, int]:
+    """Return our own copy of limits and costs."""
+    costs = _object("limits", limits)
+    if len(costs) > LIMITS_LIMIT:
+        raise InvalidInput("limits", f"are {len(costs)}", hint=f"at most {LIMITS_LIMIT}")
+    for name, cost in costs.items():
+        check_limit_name("limits", name)
+        check_whole(f"limits.{name}", cost, 1, COST_LIMIT)
+    return costs
 
 
 def _check_labels(labels: object) -> None:

@@ -5,8 +5,9 @@ dag_id; others are kept in the payload. Every cell is text, also one that begins
 handler with each job's name.
 
 Airflow's words in Rota's: catchup true is catch_up (bounded, and never further back than the import), false is
-fire_once; retries count the tries after the first; @once fires at start_date. Airflow 2 starts a run at the end of
-the interval that it is named after, so its first run comes one slot later than here.
+fire_once; retries count the tries after the first; max_active_runs 1 is overlap "queue", and more is max_concurrency;
+@once fires at start_date. Airflow 2 starts a run at the end of the interval that it is named after, so its first run
+comes one slot later than here.
 """
 
 import csv
@@ -17,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Final
 
-from rota.domain.job import Job, Overlap
+from rota.domain.job import CONCURRENCY_LIMIT, Job
 from rota.domain.misfire import CATCH_UP_LIMIT, CatchUp, FireOnce, Misfire
 from rota.domain.retry import RetryPolicy
 from rota.domain.schedule import Schedule, cron, every, once
@@ -105,6 +106,7 @@ class _Table:
         start = _start(row["start_date"], zone_name)
         schedule = _schedule(row["schedule_interval"], zone_name, start)
         retries = _whole(row, "retries") or 0
+        at_once = _at_once(_whole(row, "max_active_runs"))
         delay = _duration(row["retry_delay"], "retry_delay") if row.get("retry_delay") else RETRY_DELAY
         job_id = row.get("dag_id") or self.name_of(tuple(cells), row["schedule_interval"])
         job = Job(
@@ -115,7 +117,8 @@ class _Table:
             max_attempts=retries + 1,
             retry=RetryPolicy(initial=delay, factor=1.0, cap=delay, jitter=0.0),
             misfire=_misfire(row.get("catchup", "")),
-            overlap=_overlap(_whole(row, "max_active_runs")),
+            overlap="queue" if at_once == 1 else "allow",
+            max_concurrency=at_once if at_once != 1 else None,
             labels={"imported-from": "airflow"},
         )
         self.seen[tuple(cells)] += 1
@@ -144,16 +147,6 @@ class _Table:
         elif row["catchup"].lower() == "true":
             bound = f"at most {CATCH_UP_LIMIT} slots and 31 days, and none before the import"
             warn_once("catching", number, f"catchup is bounded in Rota: {bound}")
-        if row.get("max_active_runs") == "1":
-            warn(
-                number,
-                'max_active_runs 1 becomes overlap "skip": where Airflow queues a second run, Rota leaves it out',
-            )
-        elif row.get("max_active_runs"):
-            warn(
-                number,
-                f"max_active_runs {row['max_active_runs']} is not kept: runs of the job may overlap without a limit",
-            )
         for warning in () if schedule is None else schedule.warnings:
             warn(number, warning)
 
@@ -218,7 +211,7 @@ def _misfire(catchup: str) -> Misfire:
     raise InvalidInput("catchup", f"must be true or false, not {excerpt(catchup)}")
 
 
-def _overlap(max_active_runs: int | None) -> Overlap:
+def _at_once(max_active_runs: int | None) -> int | None:
     if max_active_runs == 0:
         raise InvalidInput("max_active_runs", "0 would never run", hint="give 1 or more")
-    return "skip" if max_active_runs == 1 else "allow"
+    return None if max_active_runs is None else min(max_active_runs, CONCURRENCY_LIMIT)

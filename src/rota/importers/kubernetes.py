@@ -31,6 +31,8 @@ _SOURCES: Final = {
 }
 """Where a job's field comes from, for a refusal in the file's own words."""
 
+_POLICIES: Final[dict[str, Overlap]] = {"Allow": "allow", "Forbid": "skip", "Replace": "replace"}
+
 
 def read_kubernetes(data: bytes, *, file: str, tz: str = "UTC") -> ImportResult:
     """Read CronJobs. `tz` is the zone of those without timeZone. Documents are refused one by one; no bytes raise.
@@ -160,12 +162,10 @@ def _job(source: _Reader, schedule: Schedule, harvest: Harvest) -> Job:
 
 def _overlap(source: _Reader) -> Overlap:
     policy = source.text("spec.concurrencyPolicy") or "Allow"
-    if policy == "Replace":
-        hint = 'Rota cannot stop the older run yet: choose "Forbid" or "Allow"'
-        raise InvalidInput("spec.concurrencyPolicy", "Replace is not built yet", hint=hint)
-    if policy not in ("Allow", "Forbid"):
-        raise InvalidInput("spec.concurrencyPolicy", f"{excerpt(policy)} is no policy", hint="Allow, Forbid")
-    return "skip" if policy == "Forbid" else "allow"
+    if policy not in _POLICIES:
+        hint = ", ".join(_POLICIES)
+        raise InvalidInput("spec.concurrencyPolicy", f"{excerpt(policy)} is no policy", hint=hint)
+    return _POLICIES[policy]
 
 
 def _schedule(source: _Reader, harvest: Harvest, *, tz: str) -> Schedule:

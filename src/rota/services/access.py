@@ -35,6 +35,7 @@ PAGE: Final = 1000
 TOKENS_SHOWN: Final = 1000
 TENANTS_SHOWN: Final = 10_000
 MAX_JOBS_LIMIT: Final = 100_000_000
+WEIGHT_LIMIT: Final = 100
 CALLS_LIMIT: Final = 1e6
 SIGNING_BYTES: Final = 32
 
@@ -127,24 +128,25 @@ class Access:
 
     async def put_tenant(
         self, tenant_id: str, *, max_jobs: int | None, max_payload_bytes: int | None, calls_per_second: float | None,
-        actor: str,
+        weight: int = 1, actor: str,
     ) -> TenantView:  # fmt: skip
-        """Set a tenant's quotas, None for the installation's own; they hold everywhere within some seconds.
+        """Set a tenant's quotas, None for the installation's own, and its weight; they hold everywhere within seconds.
 
         What a tenant has beyond a new quota, it keeps. Raises InvalidInput.
         """
         _check_tenant(tenant_id)
         _check_quotas(max_jobs, max_payload_bytes, calls_per_second)
+        check_whole("weight", weight, 1, WEIGHT_LIMIT)
         now = self._clock.now()
         async with self._database.transaction() as tx:
             created = await store.ensure_tenant(tx, tenant_id, signing_secret=_new_signing_secret(), now=now)
             before = await store.lock_tenant(tx, tenant_id)
             assert before is not None, "a tenant's row is never deleted"
-            if not created and _facts(before) == (max_jobs, max_payload_bytes, calls_per_second):
+            if not created and _facts(before) == (max_jobs, max_payload_bytes, calls_per_second, weight):
                 return before
             after = await store.set_quotas(
                 tx, tenant_id, max_jobs=max_jobs, max_payload_bytes=max_payload_bytes,
-                calls_per_second=calls_per_second, now=now,
+                calls_per_second=calls_per_second, weight=weight, now=now,
             )  # fmt: skip
             change = Change(
                 tenant_id=tenant_id,
@@ -232,12 +234,12 @@ def _new_signing_secret() -> str:
     return "whsec_" + b64encode(secrets.token_bytes(SIGNING_BYTES)).decode()
 
 
-def _facts(view: TenantView) -> tuple[int | None, int | None, float | None]:
-    return view.max_jobs, view.max_payload_bytes, view.calls_per_second
+def _facts(view: TenantView) -> tuple[int | None, int | None, float | None, int]:
+    return view.max_jobs, view.max_payload_bytes, view.calls_per_second, view.weight
 
 
 def _quotas(view: TenantView) -> dict[str, Any]:
-    return dict(zip(("max_jobs", "max_payload_bytes", "calls_per_second"), _facts(view), strict=True))
+    return dict(zip(("max_jobs", "max_payload_bytes", "calls_per_second", "weight"), _facts(view), strict=True))
 
 
 def _made(token: TokenView) -> Change:

@@ -1,21 +1,20 @@
 """The worker's side of a lease: renewals, and reports that end an attempt."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 from uuid import UUID
 
 import structlog
 
 from rota.clock import Clock
-from rota.domain.attempt import Ended, Lease, LeaseKey, Outcome, Report, Verdict, after_attempt, clean_error, success
+from rota.domain.attempt import Ended, Lease, LeaseKey, Outcome, Report, Verdict, after_attempt, success
+from rota.domain.progress import Progress, check_progress
 from rota.domain.run import RunState
-from rota.errors import InvalidInput, LeaseLost
+from rota.errors import LeaseLost
+from rota.services.failing import pause_failing
 from rota.services.hints import Hints, pool_topic
+from rota.services.returning import let_in
 from rota.store import claims
 from rota.store.database import Database, repeat
-
-NOTE_LIMIT: Final = 500
-"""The most characters of a progress note."""
 
 log = structlog.get_logger()
 
@@ -32,21 +31,19 @@ class Completion:
         """Return the numbers of those jobs of these leases that are a tenant's."""
         return await claims.jobs_of_tenant(self._database, keys, tenant_id=tenant_id)
 
-    async def renew(self, keys: Sequence[LeaseKey]) -> dict[UUID, Lease]:
+    async def renew(
+        self, keys: Sequence[LeaseKey], *, progress: Mapping[UUID, Progress] | None = None
+    ) -> dict[UUID, Lease]:
         """Extend leases; returns token -> lease of those still held, with whether their run is to be cancelled.
 
-        A token left out is lost.
+        A token left out is lost. `progress` says by token how far some of these runs are.
         """
-        return await claims.renew(self._database, keys, now=self._clock.now())
+        return await claims.renew(self._database, keys, now=self._clock.now(), progress=progress or {})
 
     async def note_progress(self, key: LeaseKey, value: float | None, note: str | None) -> None:
         """Note how far a run is: a share from 0 to 1, a text, or both. Raises LeaseLost, InvalidInput."""
-        if value is not None and not 0 <= value <= 1:
-            raise InvalidInput("progress.value", f"must be a share from 0 to 1, not {value!r}")
-        if note is not None and len(note) > NOTE_LIMIT:
-            raise InvalidInput("progress.note", f"has {len(note)} characters", hint=f"at most {NOTE_LIMIT}")
-        cleaned = None if note is None else clean_error(note)
-        if not await claims.note_progress(self._database, key, value, cleaned):
+        said = check_progress(value, note)
+        if not await claims.note_progress(self._database, key, said):
             raise LeaseLost(key.run_id)
 
     async def report(self, reports: Sequence[Report]) -> dict[UUID, RunState]:
@@ -68,9 +65,15 @@ class Completion:
         troubled = [report for report in told.values() if report.outcome is not Outcome.SUCCEEDED]
         ended = await self._ended(troubled)
         verdicts += [after_attempt(attempt, now=now) for attempt in ended]
-        settled = await claims.settle(self._database, verdicts, now=now)
+        done = await claims.settle(self._database, verdicts, now=now)
+        settled = done.states
         self._tell(ended, verdicts, settled)
-        return settled | await self._recorded_before([report for token, report in told.items() if token not in settled])
+        await let_in(self._database, self._clock, self._hints, done.awaited)
+        missing = [report for token, report in told.items() if token not in settled]
+        states = settled | await self._recorded_before(missing)
+        buried = [report.key for token, report in told.items() if states.get(token) is RunState.DEAD]
+        await pause_failing(self._database, buried, now=now)
+        return states
 
     async def _ended(self, reports: Sequence[Report]) -> list[Ended]:
         """Return what is to be decided about attempts that did not succeed, those of them that are still leased."""

@@ -16,7 +16,7 @@ from rota.domain.ids import job_uid
 from rota.domain.instants import future_instant
 from rota.domain.job import NAME_LIMIT, Job, check_text
 from rota.errors import InvalidInput, NotFound, VersionConflict
-from rota.services.hints import SCHEDULES, Hints, pool_topic
+from rota.services.hints import CANCELS, SCHEDULES, Hints, pool_topic
 from rota.services.next_slots import recompute_shard
 from rota.services.put_plan import PutResult, definition_of, pause_facts, plan_puts
 from rota.services.quota import Quotas, check_job_quota, check_size
@@ -249,6 +249,8 @@ class Definitions:
                 topics = {SCHEDULES}
                 if settled.opened and stored.job is not None:
                     topics.add(pool_topic(stored.job.pool))
+                if settled.replaces:
+                    topics.add(CANCELS)
                 return frozenset(topics)
 
         topics = await with_partitions(self._database, making, once)

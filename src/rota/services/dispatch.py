@@ -1,5 +1,8 @@
 """The claim: hands each ready run to exactly one worker, under a lease with a fresh token.
 
+Tenants take turns, and no run starts past a limit: the statement sees to both. What does not fit is put aside there,
+and let back in when there is room; of a rate, this process remembers when that will be.
+
 A claim can commit without its answer ever arriving: it is in doubt. It is remembered and read back, so that no run is
 leased to a worker that does not know of it. A claim that its worker named by an id needs no memory of ours: its
 tokens are noted in the database, where the same claim finds them again, asked of whichever process.
@@ -8,38 +11,42 @@ tokens are noted in the database, where the same claim finds them again, asked o
 import asyncio
 import uuid
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from math import inf
 from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 from rota.clock import Clock
 from rota.domain.attempt import CLAIM_LIMIT, Claim
-from rota.errors import CommitUnknown
-from rota.store import claims
-from rota.store.claims import ClaimKey, ClaimRepeated
+from rota.errors import CommitUnknown, DatabaseUnavailable
+from rota.services.rounds import Round
+from rota.store import claims, parking
+from rota.store.claims import BOTTOM, ClaimKey, ClaimRepeated, Refusal
 from rota.store.database import STATEMENT_TIMEOUT, Database, repeat
 
-FULL_SCAN_INTERVAL: Final = 1.0
-"""Seconds after which a claim looks at the whole queue again: retries and high priorities come in below the mark."""
+LOOKS: Final = 20
+"""The most looks of one claim: runs that have to wait for their limits stand in front of others that need not."""
+SCAN_LIMIT: Final = 500
+"""The most runs that one look reads."""
 DOUBTS: Final = 64
 """The most claims in doubt that are remembered; the oldest goes first, and its leases, should there be any, run out."""
-MARKS: Final = 1000
-"""The most low-water marks that are kept; without one a claim looks at the whole queue."""
-
-_BOTTOM: Final = -(2**63)
+ROUNDS: Final = 1000
+"""The most rounds that are kept; without one a claim begins with the first tenant and looks at its whole queue."""
+AWAITED: Final = 1000
+"""The most limits whose next token is remembered; the schedulers look after all of them."""
 
 
 class Dispatch:
-    """Claims for one process, one at a time for each pool and tenant: two at once would scan the same rows.
-
-    A low-water mark on rank keeps the scans off the dead entries of runs already taken.
-    """
+    """Claims for one process, one at a time for each pool and tenant: two at once would scan the same rows."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._marks: OrderedDict[tuple[str | None, str, frozenset[str]], _Mark] = OrderedDict()
+        self._rounds: OrderedDict[tuple[str | None, str, frozenset[str]], Round] = OrderedDict()
+        self._awaited: dict[tuple[str, str], _Awaited] = {}
         self._turns: WeakValueDictionary[tuple[str | None, str], asyncio.Lock] = WeakValueDictionary()
         self._doubts: deque[_Doubt] = deque(maxlen=DOUBTS)
 
@@ -47,7 +54,7 @@ class Dispatch:
         self, *, worker_id: str, pool: str, handlers: frozenset[str], limit: int, tenant_id: str | None = None,
         claim_id: UUID | None = None,
     ) -> list[Claim]:  # fmt: skip
-        """Return at most `limit` runs, best rank first: those of a tenant, or of all tenants.
+        """Return at most `limit` runs: those of a tenant, best rank first, or those of all, who take turns.
 
         A handler `*` means any but shell commands and HTTP targets, `http` means all HTTP targets. The same `claim_id`
         of the same worker gives what its first call took, as far as it is still leased, whatever else is asked. Raises
@@ -66,11 +73,16 @@ class Dispatch:
                 asked, ClaimKey(tenant_id=tenant_id or "", worker_id=worker_id, claim_id=claim_id)
             )
 
+    def seconds_until_token(self, pool: str) -> float:
+        """Return the time until a limit that runs of this pool wait for has its next token, as far as known here."""
+        soonest = min((limit.at for (of, _), limit in self._awaited.items() if of == pool), default=None)
+        return inf if soonest is None else max(0.001, (soonest - self._clock.now()).total_seconds())
+
     async def _claim(self, asked: "_Asked") -> list[Claim]:
         """Claim; remember the claim if it stays in doubt."""
         if recovered := await self._read_back(asked):
             return recovered
-        tokens = [uuid.uuid4() for _ in range(asked.limit)]
+        tokens: list[UUID] = []
         try:
             return await self._take(asked, tokens)
         except (CommitUnknown, asyncio.CancelledError) as error:
@@ -85,7 +97,7 @@ class Dispatch:
         if before is not None:
             return before
         try:
-            return await self._take(asked, [uuid.uuid4() for _ in range(asked.limit)], key)
+            return await self._take(asked, [], key)
         except ClaimRepeated:
             return await self._noted(key) or []
         except CommitUnknown:
@@ -95,25 +107,73 @@ class Dispatch:
             return taken
 
     async def _take(self, asked: "_Asked", tokens: list[UUID], key: ClaimKey | None = None) -> list[Claim]:
-        """Take what stands above the mark, and if that is nothing, what stands below."""
-        mark = self._mark(asked)
-        while True:
-            low_water = mark.at(self._clock.monotonic())
-            taken, highest = await claims.claim_runs(
-                self._database, pool=asked.pool, handlers=sorted(asked.handlers), worker_id=asked.worker_id,
-                tokens=tokens, low_water=low_water, now=self._clock.now(), tenant_id=asked.tenant_id, key=key,
-            )  # fmt: skip
-            mark.move(highest, short=len(taken) < asked.limit)
-            if taken or low_water == _BOTTOM:
-                return taken
+        """Look until there is enough, or nothing more. `tokens` grows by those that each look may lease under."""
+        await self._let_in(asked.pool)
+        taken: list[Claim] = []
+        round_ = self._round(asked)
+        scan = asked.limit
+        for _ in range(LOOKS):
+            wanted = asked.limit - len(taken)
+            new = [uuid.uuid4() for _ in range(max(wanted, scan))]
+            tokens += new
+            now = self._clock.now()
+            place = round_.place(self._clock.monotonic(), limit=wanted)
+            try:
+                look = await claims.claim_runs(
+                    self._database, pool=asked.pool, handlers=sorted(asked.handlers), worker_id=asked.worker_id,
+                    tokens=new, limit=wanted, place=place, turns=round_.turns(wanted), now=now, key=key,
+                )  # fmt: skip
+            except CommitUnknown:
+                raise
+            except DatabaseUnavailable:
+                if not taken:
+                    raise
+                break
+            taken += look.claims
+            round_.move(look, limit=wanted)
+            if look.refusals:
+                await self._heed(look.refusals, pool=asked.pool, now=now)
+                # Many that have to wait may stand in front: they are put aside by more and more.
+                scan = min(SCAN_LIMIT, max(4 * scan, 32))
+            elif not look.has_more and (look.claims or place.low_water == BOTTOM):
+                break
+            # What is noted under a claim's id is one look's, the first that takes something.
+            if len(taken) >= asked.limit or (taken and key is not None):
+                break
+        return taken
 
-    def _mark(self, asked: "_Asked") -> "_Mark":
+    async def _heed(self, refusals: Sequence[Refusal], *, pool: str, now: datetime) -> None:
+        """Do what makes the next look see more: the rows of new limits, and runs that wait though there is room."""
+        if met := [limit for limit in refusals if limit.is_new]:
+            await parking.open_limits(self._database, met, now=now)
+        if stuck := {limit.limit_key: "" for limit in refusals if limit.is_stuck}:
+            await parking.return_parked(self._database, stuck, now=now, limit=SCAN_LIMIT)
+        for limit in refusals:
+            if limit.next_token_at is not None:
+                self._await(limit.limit_key, pool, limit.next_token_at, after="")
+
+    async def _let_in(self, pool: str) -> None:
+        """Let runs in whose limits have tokens about now."""
+        now = self._clock.now()
+        keys = [key for (of, key), limit in self._awaited.items() if of == pool and limit.at <= now]
+        if not keys:
+            return
+        afters = {key: self._awaited.pop((pool, key)).after for key in keys}
+        for back in await parking.return_parked(self._database, afters, now=now, limit=SCAN_LIMIT):
+            if back.next_token_at is not None:
+                self._await(back.limit_key, pool, back.next_token_at, after=back.last_tenant_id or "")
+
+    def _await(self, limit_key: str, pool: str, at: datetime, *, after: str) -> None:
+        if (pool, limit_key) in self._awaited or len(self._awaited) < AWAITED:
+            self._awaited[pool, limit_key] = _Awaited(at, after)
+
+    def _round(self, asked: "_Asked") -> Round:
         key = (asked.tenant_id, asked.pool, asked.handlers)
-        mark = self._marks.setdefault(key, _Mark())
-        self._marks.move_to_end(key)
-        if len(self._marks) > MARKS:
-            self._marks.popitem(last=False)
-        return mark
+        round_ = self._rounds.setdefault(key, Round(asked.tenant_id))
+        self._rounds.move_to_end(key)
+        if len(self._rounds) > ROUNDS:
+            self._rounds.popitem(last=False)
+        return round_
 
     async def _noted(self, key: ClaimKey) -> list[Claim] | None:
         return await repeat(lambda: claims.claimed_before(self._database, key), clock=self._clock)
@@ -166,19 +226,9 @@ class _Doubt:
     """When its caller gave it up, on the stopwatch."""
 
 
-class _Mark:
-    """The highest rank taken so far, and when the whole queue was last looked at."""
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """When a limit has its next token, and behind whom the turns for it begin."""
 
-    def __init__(self) -> None:
-        self._rank = _BOTTOM
-        self._full_scan_at = float("-inf")
-
-    def at(self, monotonic: float) -> int:
-        """Return the rank to scan from now."""
-        if self._rank == _BOTTOM or monotonic - self._full_scan_at >= FULL_SCAN_INTERVAL:
-            self._rank, self._full_scan_at = _BOTTOM, monotonic
-        return self._rank
-
-    def move(self, highest: int | None, *, short: bool) -> None:
-        """Take note of a scan: a short one saw the end of the queue, so the next starts from the bottom."""
-        self._rank = _BOTTOM if short or highest is None else max(self._rank, highest)
+    at: datetime
+    after: str

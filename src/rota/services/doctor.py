@@ -51,6 +51,7 @@ class Doctor:
             self._own_clock(),
             await self._fleet(),
             await self.conservation(),
+            await self.permits(),
             await self.slots(limit=None if audit_all else AUDIT_LIMIT),
             await self._schedulers_keep_up(),
             await self._quarantine(),
@@ -65,6 +66,14 @@ class Doctor:
             # A wide read and a run that moves meanwhile can contradict each other once, not twice.
             found = [finding for finding in await store.misplaced(self._database, limit=SHOWN) if finding in found]
         return Check(name="conservation", findings=tuple(found), facts={})
+
+    async def permits(self) -> Check:
+        """Every permit in use is that of one lease: none leaks, and none is counted twice."""
+        found = await store.stray_permits(self._database, limit=SHOWN)
+        if found:
+            # As above: a lease that ends meanwhile can contradict itself once.
+            found = [finding for finding in await store.stray_permits(self._database, limit=SHOWN) if finding in found]
+        return Check(name="permits", findings=tuple(found), facts={})
 
     async def slots(self, *, limit: int | None = AUDIT_LIMIT) -> Check:
         """Every slot that came due since its schedule began is a run or stands in the slot ledger."""

@@ -12,14 +12,15 @@ from rota.domain.shard import ShardLease
 from rota.domain.zones import tzdata_version
 from rota.errors import Conflict, NotFound
 from rota.services.turns import Turns
-from rota.store import audit, fleet, shards, workers
+from rota.store import audit, fleet, flow, shards, workers
 from rota.store.audit import SYSTEM, Change
 from rota.store.database import Database
 from rota.store.fleet import Depth, Health, Stats
+from rota.store.flow import Flow
 from rota.store.workers import LiveWorker
 from rota.version import VERSION
 
-__all__ = ["ANNOUNCED_FOR", "Depth", "Fleet", "Health", "LiveWorker", "ShardLease", "Stats"]
+__all__ = ["ANNOUNCED_FOR", "Depth", "Fleet", "Flow", "Health", "LiveWorker", "ShardLease", "Stats"]
 
 ANNOUNCED_FOR: Final = timedelta(seconds=15)
 """How long a worker counts as live after it said so: three announcements."""
@@ -43,18 +44,20 @@ class Fleet:
 
     async def announce(
         self, *, instance: UUID, worker_id: str, pool: str, handlers: Sequence[str], concurrency: int,
-        tenant_id: str | None = None, last_claim_at: datetime | None = None,
+        tenant_id: str | None = None, last_claim_at: datetime | None = None, claimed: int | None = None,
     ) -> bool:  # fmt: skip
         """Say that a worker process lives, for ANNOUNCED_FOR. True asks it to drain: to claim no more.
 
-        `last_claim_at` is when a claim of its last succeeded, or it was full; None: no news. Raises Conflict when the
-        instance is another worker's.
+        `last_claim_at` is when a claim of its last succeeded, or it was full; `claimed` how many runs it has claimed
+        since its start, from which its claim rate is worked out; None: no news. Raises Conflict when the instance is
+        another worker's.
         """
         now = self._clock.now()
         drains = await workers.announce(
             self._database, instance=instance, worker_id=worker_id, pool=pool, handlers=sorted(handlers),
             concurrency=concurrency, now=now, expires_at=now + ANNOUNCED_FOR, version=VERSION,
             tzdata=tzdata_version(), tenant_id=tenant_id, last_claim_at=last_claim_at,
+            claimed=claimed,
         )  # fmt: skip
         if drains is None:
             raise Conflict(f"instance {instance} is another worker's", hint="choose a random UUID for every process")
@@ -94,6 +97,11 @@ class Fleet:
         """Return how much there is of a tenant's, or of all; counts stop at COUNT_LIMIT."""
         async with self._turns.of(tenant_id or NOBODY):
             return await fleet.stats(self._database, tenant_id=tenant_id, now=self._clock.now(), most=COUNT_LIMIT)
+
+    async def flow(self, *, limits: int) -> Flow:
+        """Return what waits behind which gate, and how full the fullest `limits` are, over all tenants."""
+        async with self._turns.of(NOBODY):
+            return await flow.look(self._database, now=self._clock.now(), most=COUNT_LIMIT, shown=limits)
 
     async def health(self) -> Health:
         """Return when the fleet's timers and claims last succeeded."""

@@ -19,6 +19,10 @@ HINTS_PER_SECOND: Final = 50
 CHANNEL: Final = "rota_hint"
 SCHEDULES: Final = "schedules"
 """The topic of new and edited schedules."""
+CANCELS: Final = "cancel"
+"""The topic of runs that run and are to be cancelled: it brings the renewal forward that tells their workers."""
+LIMITS: Final = "limits"
+"""The topic of limits that were put or deleted, and of runs that may go on under them."""
 _RECONNECT_WAIT: Final = 2.0
 
 log = structlog.get_logger()

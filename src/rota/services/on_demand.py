@@ -10,13 +10,14 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain.ids import job_uid, run_id, slot_of
-from rota.domain.job import Job, check_whole
+from rota.domain.job import PRIORITIES, Job, check_whole
 from rota.domain.run import Gate, RunState
 from rota.domain.run_filter import RunFilter
 from rota.errors import CommitUnknown, Conflict, InvalidInput, NotFound, RunFinished, SlotTaken
-from rota.services.hints import SCHEDULES, Hints, pool_topic
+from rota.services.hints import CANCELS, SCHEDULES, Hints, pool_topic
 from rota.services.quota import Quotas
 from rota.services.run_request import Question, Requested, Wanted, answer, check_reach
+from rota.services.shedding import Shedding
 from rota.services.turns import Turns
 from rota.store import jobs, requests, runs
 from rota.store.audit import SYSTEM
@@ -66,6 +67,7 @@ class OnDemand:
         self._hints = hints
         self._quotas = Quotas(database, clock)
         self._turns = Turns()
+        self._shedding = Shedding(database, clock)
 
     async def trigger(
         self, job_id: str, *, tenant_id: str, scheduled_for: datetime | None = None,
@@ -86,8 +88,8 @@ class OnDemand:
         A run at an instant that the schedule names *is* that slot: the scheduler finds it taken and goes on. The same
         request under the same key gives the same run, for a day at least and however many ask at once.
 
-        Raises NotFound, InvalidInput, TooLarge, SlotTaken when the job has a run at this instant already, and KeyReused
-        for a key that stands for another request.
+        Raises NotFound, InvalidInput, TooLarge, SlotTaken when the job has a run at this instant already, KeyReused for
+        a key that stands for another request, and Shed while the job's pool is too deep with runs of this tenant.
         """
         question = Question.checked(
             tenant_id=tenant_id, job_id=job_id, scheduled_for=scheduled_for, payload=payload, key=idempotency_key
@@ -103,6 +105,11 @@ class OnDemand:
             if question.keyed is not None and (before := await self._made_before(question.keyed)):
                 return before
             raise _unknown(job_id)
+        if refusal := await self._shedding.refusal(job.pool, tenant_id=tenant_id):
+            # What was made once is told again: it adds nothing to the pool.
+            if question.keyed is not None and (before := await self._made_before(question.keyed)):
+                return before
+            raise refusal
         wanted = Wanted(question=question, job=job, actor=actor, now=now)
         if question.keyed is not None:
             return await self._request_once(wanted, question.keyed)
@@ -245,12 +252,46 @@ class OnDemand:
                 raise NotFound(f"there is no run {run_id}", hint="`rota run list` shows recent runs")
             if look.is_cancelled or look.is_asked:
                 log.info("run.cancelled", run_id=str(run_id), at_once=look.is_cancelled, actor=actor)
+                if look.is_asked:
+                    self._hints.publish(CANCELS)
                 state = RunState.CANCELLED if look.is_cancelled else RunState.RUNNING
                 return Cancelled(state=state, requested=look.is_asked)
             if look.outcome is not None:
                 raise RunFinished(f"run {run_id} is {look.outcome} already", hint="there is nothing to cancel")
             # Claimed or put back at this very moment: the next look sees where it is.
         raise Conflict(f"run {run_id} moves too quickly to be cancelled", hint="ask again")
+
+    async def reprioritise(
+        self, run_id: UUID, priority: int, *, tenant_id: str | None = None, actor: str = SYSTEM
+    ) -> bool:
+        """Give a run that waits another priority; False when it has this one already.
+
+        It takes the place among its tenant's runs that it would have, had it been made with it: what it has waited
+        counts. Raises NotFound, for another tenant's run too, Conflict for a run that runs, RunFinished, InvalidInput.
+        """
+        check_whole("priority", priority, PRIORITIES.start, PRIORITIES.stop - 1)
+        key = SlotKey(*slot_of(run_id))
+        now = self._clock.now()
+        for _ in range(LOOKS):
+            # Repeated after a lost answer, it finds the priority as wanted: nothing is noted twice.
+            look = await repeat(
+                lambda: requests.reprioritise(
+                    self._database, key, priority=priority, tenant_id=tenant_id, actor=actor, now=now
+                ),
+                clock=self._clock,
+            )
+            if look is None:
+                raise NotFound(f"there is no run {run_id}", hint="`rota run list` shows recent runs")
+            if look.is_moved:
+                log.info("run.reprioritised", run_id=str(run_id), priority=priority, was=look.was, actor=actor)
+            if look.is_moved or look.was == priority:
+                return look.is_moved
+            if look.outcome is not None:
+                raise RunFinished(f"run {run_id} is {look.outcome} already", hint="priority orders runs that wait")
+            if look.is_running:
+                raise Conflict(f"run {run_id} runs already", hint="priority orders runs that wait")
+            # Claimed or put back at this very moment: the next look sees where it is.
+        raise Conflict(f"run {run_id} moves too quickly to be given a priority", hint="ask again")
 
     def _tell(self, pool: str, *, later: bool) -> None:
         self._hints.publish(SCHEDULES if later else pool_topic(pool))

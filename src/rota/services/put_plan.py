@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from rota.domain.admission import AGEING
 from rota.domain.instants import format_instant
 from rota.domain.job import Job
 from rota.errors import Conflict, VersionConflict
@@ -139,8 +138,8 @@ def _reroute(job: Job, before: StoredJob) -> Reroute | None:
     was = before.job
     if was is not None and (was.pool, was.handler, was.priority) == (job.pool, job.handler, job.priority):
         return None
-    change = 0 if was is None else (was.priority - job.priority) * (AGEING // timedelta(milliseconds=1))
-    return Reroute(job=job, rank_change=change)
+    changed = was is not None and was.priority != job.priority
+    return Reroute(job=job, priority=job.priority if changed else None)
 
 
 def _result(job: Job, row: ScheduleRow, *, changed: bool, created: bool = False) -> PutResult:

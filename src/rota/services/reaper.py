@@ -8,9 +8,12 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain.attempt import after_attempt
+from rota.domain.run import RunState
 from rota.errors import DatabaseUnavailable
+from rota.services.failing import pause_failing
 from rota.services.hints import Hints, pool_topic
 from rota.services.owned import OwnedShards
+from rota.services.returning import let_in
 from rota.store import claims
 from rota.store.database import Database
 
@@ -72,13 +75,17 @@ class Reaper:
         if not lapsed:
             return False
         verdicts = [after_attempt(ended, now=now) for ended in lapsed]
-        settled = await claims.settle(self._database, verdicts, now=now, expired_by=now)
+        done = await claims.settle(self._database, verdicts, now=now, expired_by=now)
+        settled = done.states
         for verdict in verdicts:
             state = settled.get(verdict.key.token)
             if state is not None:
                 log.warning("lease.reaped", run_id=str(verdict.key.run_id), state=state, attempt=verdict.charged)
         for pool in {ended.pool for ended in lapsed if ended.key.token in settled}:
             self._hints.publish(pool_topic(pool))
+        await let_in(self._database, self._clock, self._hints, done.awaited)
+        buried = [verdict.key for verdict in verdicts if settled.get(verdict.key.token) is RunState.DEAD]
+        await pause_failing(self._database, buried, now=now)
         # What was renewed in between is no longer lapsed, and what is locked is not found: full batches make progress.
         return len(lapsed) == REAP_BATCH
 

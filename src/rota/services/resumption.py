@@ -22,11 +22,15 @@ _NO_GRACE: Final = timedelta(microseconds=-1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The slot to wait for next, and how many of the missed slots got a run; `opened` tells whether one is ready."""
+    """The slot to wait for next, and how many of the missed slots got a run; `opened` tells whether one is ready.
+
+    `replaces`: what runs of the job was asked to end in favour of the new run.
+    """
 
     next_slot: datetime | None
     runs: int = 0
     opened: bool = False
+    replaces: bool = False
 
 
 async def settle_missed(
@@ -53,10 +57,11 @@ async def settle_missed(
     )
     await store.note_skipped(tx, job.job_uid, [_paused(part) for part in skipped], policy={"resume": missed}, now=now)
     making(run)
-    runs = [new_run(job.job_uid, slot, jitter=job.jitter, priority=job.priority, now=now) for slot in run]
+    runs = [new_run(job.job_uid, slot, jitter=job.jitter, start_deadline=job.start_deadline, now=now) for slot in run]
     made = await store.make_missed(tx, job, runs, now=now) if runs else frozenset()
     opened = any(run.gate == Gate.OPEN for run in runs if run.scheduled_for in made)
-    return Settled(next_slot=decision.next_slot, runs=len(made), opened=opened)
+    replaces = bool(made) and job.overlap == "replace"
+    return Settled(next_slot=decision.next_slot, runs=len(made), opened=opened, replaces=replaces)
 
 
 async def drop_missed(tx: Connection, stored: StoredJob, *, policy: dict[str, str], now: datetime) -> datetime | None:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
 
-from rota.domain.admission import rank
 from rota.domain.ids import run_id, slot_of, to_milliseconds
 from rota.domain.instants import format_instant
 from rota.domain.job import NAME_LIMIT, Job, check_payload, check_text
@@ -114,7 +113,6 @@ class Wanted:
             connection,
             SlotKey(self.job.job_uid, slot),
             payload=self.question.payload,
-            rank=rank(self.available_at(slot), priority=self.job.priority),
             available_at=self.available_at(slot),
             gate=Gate.TIME if self.waits(slot) else Gate.OPEN,
             actor=self.actor,

@@ -9,7 +9,8 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain import misfire as domain
-from rota.services.hints import Hints, pool_topic
+from rota.domain.ids import run_id
+from rota.services.hints import CANCELS, Hints, pool_topic
 from rota.services.next_slots import recompute_shard
 from rota.services.owned import OwnedShards
 from rota.services.steps import admitted, new_run
@@ -52,7 +53,7 @@ class Scheduler:
         self._floor = _Floor()
 
     async def tick(self) -> bool:
-        """Make the runs of one batch of due slots and open the gates whose time has come."""
+        """Make the runs of one batch of due slots, open gates whose time has come, and end runs that became useless."""
         now = self._clock.now()
         epochs = self._owned.epochs(now=now)
         if not epochs:
@@ -68,14 +69,17 @@ class Scheduler:
         opened = await store.open_due_gates(self._database, shards, now=now, per_shard=part, floor=floor)
         for pool in set(opened):
             self._hints.publish(pool_topic(pool))
+        expired = await store.expire_runs(self._database, shards, now=now, per_shard=part, floor=floor)
+        for run in expired:
+            log.info("run.expired", run_id=str(run_id(run.job_uid, run.scheduled_for)), reason=run.reason)
         # A shard that filled its part of a scan may hold more.
-        more = made.bounded or _fullest(due) >= part or len(opened) >= part
+        more = made.bounded or max(_fullest(due), len(opened), len(expired)) >= part
         if made.whole and not more:
             self._floor.rise(now)
         return more or bool(self._doubtful)
 
     async def pause(self) -> float:
-        """Return the seconds until the next slot or gate of ours, at most IDLE."""
+        """Return the seconds until the next slot, gate or start deadline of ours, at most IDLE."""
         now = self._clock.now()
         shards = self._owned.shards(now=now)
         at = await store.next_due(self._database, shards, floor=self._floor.now) if shards else None
@@ -141,6 +145,11 @@ class Scheduler:
         )
         if result.advanced < len(batch):
             log.info("schedules.moved_meanwhile", scheduler=self.scheduler_id, lost=len(batch) - result.advanced)
+        if result.superseded:
+            log.info("runs.superseded", scheduler=self.scheduler_id, runs=result.superseded)
+        if replaced := result.replaced + await store.ask_replaced(self._database, batch, now=now):
+            log.info("runs.replaced", scheduler=self.scheduler_id, runs=replaced)
+            self._hints.publish(CANCELS)
         if result.made:
             for pool in {step.due.pool for step in batch if step.runs}:
                 self._hints.publish(pool_topic(pool))
@@ -203,7 +212,7 @@ def _advance(job: DueSchedule, decision: domain.Due, *, now: datetime, busy: boo
     deadline = None if job.start_deadline_ms is None else _MILLISECOND * job.start_deadline_ms
     run, skipped = admitted(decision, overlap=job.overlap, start_deadline=deadline, busy=busy, now=now)
     jitter = _MILLISECOND * job.jitter_ms
-    runs = [new_run(job.job_uid, slot, jitter=jitter, priority=job.priority, now=now) for slot in run]
+    runs = [new_run(job.job_uid, slot, jitter=jitter, start_deadline=deadline, now=now) for slot in run]
     return Advance(due=job, runs=tuple(runs), skipped=tuple(skipped), next_slot=decision.next_slot)
 
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
-from rota.domain.admission import rank
 from rota.domain.jitter import jitter_of
+from rota.domain.job import ONE_WAITS
 from rota.domain.misfire import Due, Skipped
 from rota.domain.run import Gate
 from rota.store.due import NewRun
+
+_ONE_OF_MANY: Final = ONE_WAITS | {"skip"}
+"""Overlap policies under which only one of the slots that came due together makes a run."""
 
 
 def admitted(
@@ -19,22 +23,25 @@ def admitted(
     """
     run, skipped = list(decision.run), list(decision.skipped)
     if start_deadline is not None:
-        late = [slot for slot in run if now - slot > start_deadline]
+        late = [slot for slot in run if now - slot >= start_deadline]
         skipped += _ledger(late, reason="start_deadline")
         run = run[len(late) :]
-    if overlap == "skip" and run:
-        # One run at a time: none while one lives, else the latest of those that came due together.
-        kept = [] if busy else run[-1:]
+    if overlap in _ONE_OF_MANY and run:
+        # Of those that came due together the latest; with "skip" none while a run lives.
+        kept = [] if overlap == "skip" and busy else run[-1:]
         skipped += _ledger(run[: len(run) - len(kept)], reason="overlap")
         run = kept
     return run, skipped
 
 
-def new_run(job_uid: int, slot: datetime, *, jitter: timedelta, priority: int, now: datetime) -> NewRun:
+def new_run(
+    job_uid: int, slot: datetime, *, jitter: timedelta, start_deadline: timedelta | None, now: datetime
+) -> NewRun:
     """Return the run of a slot as it is queued: behind the time gate while its jitter lasts."""
     available_at = slot + jitter_of(job_uid, slot, width=jitter)
     gate = Gate.TIME if available_at > now else Gate.OPEN
-    return NewRun(scheduled_for=slot, available_at=available_at, rank=rank(available_at, priority=priority), gate=gate)
+    deadline_at = None if start_deadline is None else slot + start_deadline
+    return NewRun(scheduled_for=slot, available_at=available_at, deadline_at=deadline_at, gate=gate)
 
 
 def _ledger(slots: Sequence[datetime], *, reason: str) -> list[Skipped]:

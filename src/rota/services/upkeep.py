@@ -34,12 +34,15 @@ class Upkeep:
         self._hints = hints
         self._partitions_at = float("-inf")
         self._forgot_at = float("-inf")
+        self._parked_upto = workers.FIRST_QUEUE
 
     async def tick(self) -> bool:
         """Open and shut handler gates; now and then forget old rows; once an hour look after partitions."""
         now = self._clock.now()
         opened = await workers.unpark_known(self._database, now=now, limit=GATE_BATCH)
-        parked = await workers.park_unknown(self._database, now=now, limit=GATE_BATCH)
+        parked, self._parked_upto = await workers.park_unknown(
+            self._database, now=now, limit=GATE_BATCH, after=self._parked_upto
+        )
         for pool in set(opened):
             self._hints.publish(pool_topic(pool))
         for handler in set(parked):

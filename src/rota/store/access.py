@@ -26,12 +26,13 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantView:
-    """A tenant's quotas; None means the installation's own."""
+    """A tenant's quotas, None for the installation's own, and its weight: its share of a pool beside others'."""
 
     tenant_id: str
     max_jobs: int | None
     max_payload_bytes: int | None
     calls_per_second: float | None
+    weight: int
     created_at: datetime
     updated_at: datetime
 
@@ -89,12 +90,12 @@ async def lock_tenant(tx: Connection, tenant_id: str) -> TenantView | None:
 
 async def set_quotas(
     tx: Connection, tenant_id: str, *, max_jobs: int | None, max_payload_bytes: int | None,
-    calls_per_second: float | None, now: datetime,
+    calls_per_second: float | None, weight: int, now: datetime,
 ) -> TenantView:  # fmt: skip
     """Set the quotas of a tenant whose row is locked."""
     [row] = await tx.fetch(
         sql.set_quotas, tenant_id=tenant_id, max_jobs=max_jobs, max_payload_bytes=max_payload_bytes,
-        calls_per_second=calls_per_second, now=now,
+        calls_per_second=calls_per_second, weight=weight, now=now,
     )  # fmt: skip
     return TenantView(**dict(row))
 

@@ -1,8 +1,8 @@
 """The claim and attempt stages: taking runs under leases, renewing those, and the one way a lease ends."""
 
 import json
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -11,6 +11,7 @@ import asyncpg
 import orjson
 
 from rota.domain.attempt import ANY_HANDLER, Claim, Ended, Lease, LeaseKey, Outcome, Verdict
+from rota.domain.progress import Progress
 from rota.domain.retry import RetryPolicy
 from rota.domain.run import RunState
 from rota.errors import InvalidInput
@@ -19,6 +20,11 @@ from rota.store.statements import claims as sql
 
 ASKS: Final = 4
 """How often a token is asked for before it counts as lost; each miss of a good one takes another's write just then."""
+
+BOTTOM: Final = -(2**63)
+"""The rank from which a look sees everything."""
+
+NO_NEWS: Final[Mapping[UUID, Progress]] = {}
 
 T = TypeVar("T")
 
@@ -36,31 +42,85 @@ class ClaimKey:
     claim_id: UUID
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in the round of tenants a claim begins: behind `after`, or with him while he is `owed` runs.
+
+    His runs are looked at from rank `low_water` on. `alone`: nobody else's are.
+    """
+
+    after: str = ""
+    owed: int = 0
+    low_water: int = BOTTOM
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A limit that let some runs not go.
+
+    `is_new`: its rows are to be made. `is_stuck`: it has room for runs that wait for it. `next_token_at`: when its rate
+    allows the next one.
+    """
+
+    limit_key: str
+    is_new: bool
+    is_stuck: bool
+    permits: int | None
+    burst: int | None
+    next_token_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a claim took, in the order of the turns, what it was refused, and where the round goes on.
+
+    `highest` is the last one's highest rank. `has_more`: there may be more than a short claim took.
+    """
+
+    claims: list[Claim]
+    refusals: list[Refusal]
+    after: str
+    owed: int
+    highest: int | None
+    has_more: bool
+
+
+_REFUSAL: Final = tuple(spec.name for spec in fields(Refusal))
+
+
 async def claim_runs(
-    database: Database, *, pool: str, handlers: Sequence[str], worker_id: str, tokens: Sequence[UUID],
-    low_water: int, now: datetime, tenant_id: str | None = None, key: ClaimKey | None = None,
-) -> tuple[list[Claim], int | None]:  # fmt: skip
-    """Lease at most len(tokens) runs, of one tenant or of all; returns them, best first, and their highest rank.
+    database: Database, *, pool: str, handlers: Sequence[str], worker_id: str, tokens: Sequence[UUID], limit: int,
+    place: Place, turns: int, now: datetime, key: ClaimKey | None = None,
+) -> Taken:  # fmt: skip
+    """Lease at most `limit` runs, of at most `turns` tenants, after a look at no more runs than there are tokens.
 
     A key is noted with the tokens if there were runs. Raises ClaimRepeated, and takes nothing, if it was noted before.
     """
     values: dict[str, Any] = {
         "pool": pool, "handlers": handlers, "any_handler": ANY_HANDLER in handlers, "worker_id": worker_id,
-        "tokens": tokens, "low_water": low_water, "limit": len(tokens), "now": now,
+        "tokens": tokens, "scan": len(tokens), "limit": limit, "turns": turns, "now": now, "after": place.after,
+        "owed": place.owed, "low_water": place.low_water, "alone": place.alone,
         "claim_tenant_id": None if key is None else key.tenant_id, "claim_id": None if key is None else key.claim_id,
     }  # fmt: skip
     try:
-        if tenant_id is None:
-            rows = await database.fetch(sql.claim_runs, **values)
-        else:
-            rows = await database.fetch(sql.claim_tenant_runs, tenant_id=tenant_id, **values)
+        rows = await database.fetch(sql.claim_runs, **values)
     except asyncpg.UniqueViolationError as error:
         if error.constraint_name != "claim_pkey":
             raise
         raise ClaimRepeated from error
-    assert len(rows) <= len(tokens), "a claim gives at most what was asked for"
-    return [_claim(row, now, now + timedelta(milliseconds=row["lease_ms"])) for row in rows], (
-        rows[-1]["rank"] if rows else None
+    runs = [row for row in rows if row["token"] is not None]
+    assert len(runs) <= limit, "a claim gives at most what was asked for"
+    [end] = [row for row in rows if row["has_more"] is not None]
+    # Whoever was cut off goes on where he was; a short claim saw the end of all who had a turn.
+    last = runs[-1] if len(runs) == limit else None
+    return Taken(
+        claims=[_claim(row, now, now + timedelta(milliseconds=row["lease_ms"])) for row in runs],
+        refusals=[Refusal(**{name: row[name] for name in _REFUSAL}) for row in rows if row["limit_key"] is not None],
+        after=(last or end)["queued_by"],
+        owed=0 if last is None else -last["number"] % last["weight"],
+        highest=None if last is None else last["rank"],
+        has_more=end["has_more"],
     )
 
 
@@ -92,14 +152,23 @@ async def jobs_of_tenant(database: Database, keys: Sequence[LeaseKey], *, tenant
     return frozenset(row["job_uid"] for row in rows)
 
 
-async def renew(database: Database, keys: Sequence[LeaseKey], *, now: datetime) -> dict[UUID, Lease]:
-    """Extend these leases; returns token -> lease of those that are still held.
+async def renew(
+    database: Database, keys: Sequence[LeaseKey], *, now: datetime, progress: Mapping[UUID, Progress] = NO_NEWS
+) -> dict[UUID, Lease]:
+    """Extend these leases, and note the progress of some; returns token -> lease of those that are still held.
 
-    One that another transaction has locked is held, and keeps its expiry until a later renewal.
+    One that another transaction has locked is held, and keeps its expiry and progress until a later renewal.
     """
     renewed: dict[UUID, Lease] = {}
-    for asked in _asked(keys, renewed, token=lambda key: key.token):
+    # Most have no news, and cost no more than their renewal.
+    for asked in _asked([key for key in keys if key.token not in progress], renewed, token=lambda key: key.token):
         renewed |= _leases(await database.fetch(sql.renew_leases, lane=Lane.URGENT, now=now, **_columns(asked)))
+    for asked in _asked([key for key in keys if key.token in progress], renewed, token=lambda key: key.token):
+        said = [progress[key.token] for key in asked]
+        news: dict[str, Any] = {"values": [each.value for each in said], "notes": [each.note for each in said]}
+        renewed |= _leases(
+            await database.fetch(sql.renew_with_progress, lane=Lane.URGENT, now=now, **news, **_columns(asked))
+        )
     if missing := [key for key in keys if key.token not in renewed]:
         renewed |= _leases(await database.fetch(sql.held_leases, lane=Lane.URGENT, **_columns(missing)))
     return renewed
@@ -109,11 +178,11 @@ def _leases(rows: Sequence[Any]) -> dict[UUID, Lease]:
     return {row["token"]: Lease(expires_at=row["expires_at"], cancel=row["cancel"]) for row in rows}
 
 
-async def note_progress(database: Database, key: LeaseKey, value: float | None, note: str | None) -> bool:
+async def note_progress(database: Database, key: LeaseKey, said: Progress) -> bool:
     """Note how far a run is; False when its lease is gone."""
     rows = await database.fetch(
         sql.note_progress, lane=Lane.URGENT, shard=key.shard, job_uid=key.job_uid, scheduled_for=key.scheduled_for,
-        token=key.token, progress=value, note=note,
+        token=key.token, progress=said.value, note=said.note,
     )  # fmt: skip
     return bool(rows)
 
@@ -140,23 +209,37 @@ async def expired(
     return [_ended(row, Outcome.LOST, error, None) for row in rows]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """How attempts were ended: token -> state of the run, and which limits that others wait for are freer now.
+
+    `awaited` tells with each limit whose run let it go.
+    """
+
+    states: dict[UUID, RunState]
+    awaited: dict[str, str]
+
+
 async def settle(
     database: Database, verdicts: Sequence[Verdict], *, now: datetime, expired_by: datetime | None = None
-) -> dict[UUID, RunState]:
-    """Write the verdicts down; returns token -> state, as written, of those that were still ours.
+) -> Settled:
+    """Write the verdicts down; the answer has the state, as written, of those that were still ours.
 
     The others have lost their lease. With `expired_by` only leases that lapsed by then are ended, and none that
     somebody has locked. A run that somebody wants cancelled is cancelled in place of waiting again or being buried.
     """
     settled: dict[UUID, RunState] = {}
+    awaited: dict[str, str] = {}
     # Rows are locked in the order of their ctids, whatever the order here, so two batches that overlap lock alike.
     for asked in _asked(verdicts, settled, token=lambda verdict: verdict.key.token):
         values: dict[str, Any] = {
             "now": now, "outcomes": [verdict.outcome for verdict in asked],
             "errors": [verdict.error for verdict in asked], "states": [verdict.state for verdict in asked],
             "charged": [verdict.charged for verdict in asked],
-            "available_ats": [verdict.available_at for verdict in asked], "ranks": [verdict.rank for verdict in asked],
-            "gates": [verdict.gate for verdict in asked], "results": [verdict.result for verdict in asked],
+            "losses": [verdict.losses for verdict in asked],
+            "available_ats": [verdict.available_at for verdict in asked],
+            "reasons": [verdict.reason for verdict in asked], "gates": [verdict.gate for verdict in asked],
+            "results": [verdict.result for verdict in asked],
             **_columns([verdict.key for verdict in asked]),
         }  # fmt: skip
         if expired_by is None:
@@ -164,6 +247,7 @@ async def settle(
         else:
             rows = await database.fetch(sql.reap_attempts, lane=Lane.URGENT, expired_by=expired_by, **values)
         settled |= {row["token"]: RunState(row["state"]) for row in rows}
+        awaited |= {key: row["tenant_id"] or "" for row in rows for key in row["awaited"] or ()}
     waiting = [verdict.key for verdict in verdicts if settled.get(verdict.key.token) is RunState.PENDING]
     if waiting:
         keys = _columns(waiting)
@@ -173,7 +257,7 @@ async def settle(
         settled |= {
             key.token: RunState.CANCELLED for key in waiting if (key.shard, key.job_uid, key.scheduled_for) in orphans
         }
-    return settled
+    return Settled(states=settled, awaited=awaited)
 
 
 async def recorded(database: Database, keys: Sequence[LeaseKey]) -> dict[UUID, tuple[Outcome, RunState]]:
@@ -223,9 +307,8 @@ def _claim(row: Any, claimed_at: datetime, expires_at: datetime) -> Claim:
 def _ended(row: Any, outcome: Outcome, error: str | None, retry_after: timedelta | None) -> Ended:
     return Ended(
         key=_key(row), outcome=outcome, error=error, retry_after=retry_after, attempt=row["attempt"],
-        claimed_at=row["claimed_at"], max_attempts=row["max_attempts"] or 1,
-        retry=_retry(row["retry"]),
-        priority=row["priority"], pool=row["pool"] or "", orphaned=row["orphaned"],
+        claimed_at=row["claimed_at"], losses=row["losses"], max_attempts=row["max_attempts"] or 1,
+        max_losses=row["max_losses"] or 1, retry=_retry(row["retry"]), pool=row["pool"] or "", orphaned=row["orphaned"],
     )  # fmt: skip
 
 

@@ -50,6 +50,14 @@ async def misplaced(database: Database, *, limit: int) -> list[str]:
     return found
 
 
+async def stray_permits(database: Database, *, limit: int) -> list[str]:
+    """Return breaches of the law that a permit in use is that of one lease, each as a sentence."""
+    return [
+        f"permit {row['slot']} of the limit {row['limit_key']} {row['trouble']}"
+        for row in await database.fetch(sql.stray_permits, limit=limit)
+    ]
+
+
 async def schedules_to_audit(database: Database, *, after: tuple[int, int], limit: int) -> list[AuditedSchedule]:
     """Return one page of schedules, in the order of (shard, uid), after a given one."""
     rows = await database.fetch(sql.schedules_to_audit, after_shard=after[0], after_uid=after[1], limit=limit)

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from rota.domain.instants import format_instant
+from rota.domain.job import ONE_WAITS
 from rota.domain.misfire import Misfire, Skipped, misfire_from_json
 from rota.domain.schedule import Schedule, schedule_from_json
 from rota.errors import InvalidInput, InvalidSchedule
@@ -52,7 +54,7 @@ class NewRun:
 
     scheduled_for: datetime
     available_at: datetime
-    rank: int
+    deadline_at: datetime | None
     gate: str
 
 
@@ -66,12 +68,25 @@ class Advance:
     next_slot: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Materialised:
-    """How many schedules moved on and how many runs were made; fewer than asked means a lost race, not an error."""
+class Materialised(NamedTuple):
+    """How many schedules moved on and how many runs were made; fewer than asked means a lost race, not an error.
+
+    `superseded` waiting runs gave way to newer slots; `replaced` that run were asked to.
+    """
 
     advanced: int
     made: int
+    superseded: int = 0
+    replaced: int = 0
+
+
+class Expired(NamedTuple):
+    """A run that was not started in time."""
+
+    shard: int
+    job_uid: int
+    scheduled_for: datetime
+    reason: str
 
 
 @lru_cache(RULES_KEPT)
@@ -124,6 +139,7 @@ async def materialise(
     """Advance the schedules and make their runs. Raises MissingPartition when a run's month has no partition yet."""
     runs = [(step.due, run) for step in advances for run in step.runs]
     skips = [(step.due, skip) for step in advances for skip in step.skipped]
+    newest = newest_slots(advances)
     [row] = await database.fetch(
         sql.materialise_runs, now=now, owner=owner, owned_shards=list(epochs.keys()), epochs=list(epochs.values()),
         shards=[step.due.shard for step in advances], job_uids=[step.due.job_uid for step in advances],
@@ -131,15 +147,40 @@ async def materialise(
         then_slots=[step.next_slot for step in advances],
         run_shards=[due.shard for due, _ in runs], run_job_uids=[due.job_uid for due, _ in runs],
         run_slots=[run.scheduled_for for _, run in runs], run_available_ats=[run.available_at for _, run in runs],
-        run_ranks=[run.rank for _, run in runs], run_gates=[run.gate for _, run in runs],
+        run_deadlines=[run.deadline_at for _, run in runs], run_gates=[run.gate for _, run in runs],
         run_pools=[due.pool for due, _ in runs], run_handlers=[due.handler for due, _ in runs],
-        run_tenants=[due.tenant_id for due, _ in runs],
+        run_tenants=[due.tenant_id for due, _ in runs], run_priorities=[due.priority for due, _ in runs],
         skip_shards=[due.shard for due, _ in skips], skip_job_uids=[due.job_uid for due, _ in skips],
         skip_firsts=[skip.first for _, skip in skips], skip_lasts=[skip.last for _, skip in skips],
         skip_counts=[skip.slots for _, skip in skips], skip_reasons=[skip.reason for _, skip in skips],
         skip_policies=[due.misfire for due, _ in skips],
+        newest_shards=[due.shard for due, _ in newest], newest_job_uids=[due.job_uid for due, _ in newest],
+        newest_slots=[slot for _, slot in newest], newest_replaces=[due.overlap == "replace" for due, _ in newest],
+        newest_reasons=[superseded_by(slot) for _, slot in newest],
     )  # fmt: skip
-    return Materialised(advanced=row["advanced"], made=row["made"])
+    return Materialised._make(row)
+
+
+async def ask_replaced(database: Database, advances: Sequence[Advance], *, now: datetime) -> int:
+    """Ask once more for the end of runs that these steps' slots replace; returns how many were not asked yet."""
+    newest = [(due, slot) for due, slot in newest_slots(advances) if due.overlap == "replace"]
+    if not newest:
+        return 0
+    rows = await database.fetch(
+        sql.ask_replaced, now=now, shards=[due.shard for due, _ in newest], job_uids=[due.job_uid for due, _ in newest],
+        slots=[slot for _, slot in newest],
+    )  # fmt: skip
+    return len(rows)
+
+
+def newest_slots(advances: Sequence[Advance]) -> list[tuple[DueSchedule, datetime]]:
+    """Return the slots to make of jobs that let only the newest one wait."""
+    return [(step.due, step.runs[-1].scheduled_for) for step in advances if step.runs and step.due.overlap in ONE_WAITS]
+
+
+def superseded_by(slot: datetime) -> str:
+    """Return the reason of a run that a newer slot's run superseded."""
+    return f"superseded by the slot {format_instant(slot)}"
 
 
 async def quarantine(database: Database, refused: Sequence[tuple[DueSchedule, str]]) -> list[str]:
@@ -159,3 +200,11 @@ async def open_due_gates(
     """Open the gate of runs whose time came from `floor` on; returns the pool of each."""
     rows = await database.fetch(sql.open_due_gates, shards=shards, now=now, per_shard=per_shard, floor=floor)
     return [row["pool"] for row in rows]
+
+
+async def expire_runs(
+    database: Database, shards: Sequence[int], *, now: datetime, per_shard: int, floor: datetime = BOTTOM
+) -> list[Expired]:
+    """End runs that had not begun when their start deadline passed, at `floor` or later; returns them."""
+    rows = await database.fetch(sql.expire_runs, shards=shards, now=now, per_shard=per_shard, floor=floor)
+    return [Expired._make(row) for row in rows]

@@ -11,13 +11,13 @@ import asyncpg
 import orjson
 
 from rota.domain.ids import SHARD_COUNT, shard_of
-from rota.domain.job import NAME_LIMIT, Job
+from rota.domain.job import NAME_LIMIT, ONE_WAITS, Job
 from rota.domain.misfire import Skipped, misfire_to_json
 from rota.domain.retry import RetryPolicy
 from rota.domain.schedule import schedule_to_json
 from rota.errors import InvalidInput
 from rota.store.database import Connection, Database
-from rota.store.due import NewRun, parse_misfire, parse_schedule
+from rota.store.due import NewRun, parse_misfire, parse_schedule, superseded_by
 from rota.store.statements import due as due_sql
 from rota.store.statements import jobs as sql
 
@@ -78,7 +78,8 @@ class Reroute:
     """An edit's effect on the job's waiting runs."""
 
     job: Job
-    rank_change: int
+    priority: int | None
+    """The new priority; None: each run keeps its own."""
 
 
 async def lock(tx: Connection, uids: Sequence[int]) -> dict[int, StoredJob]:
@@ -113,6 +114,10 @@ async def write(tx: Connection, jobs: Sequence[tuple[Job, int]], *, now: datetim
             graces=[_ms(job.misfire_grace) for job, _ in jobs], timeouts=[_ms(job.timeout) for job, _ in jobs],
             leases=[_ms(job.lease_duration) for job, _ in jobs], jitters=[_ms(job.jitter) for job, _ in jobs],
             overlaps=[job.overlap for job, _ in jobs], start_deadlines=[_ms(job.start_deadline) for job, _ in jobs],
+            max_concurrencies=[job.max_concurrency for job, _ in jobs],
+            concurrency_keys=[job.concurrency_key for job, _ in jobs],
+            key_concurrencies=[job.key_concurrency for job, _ in jobs], limits=[_json(job.limits) for job, _ in jobs],
+            max_losses=[job.max_losses for job, _ in jobs], pause_afters=[job.pause_after for job, _ in jobs],
             labels=[_json(job.labels) for job, _ in jobs], descriptions=[job.description for job, _ in jobs],
         )  # fmt: skip
         return frozenset(row["job_uid"] for row in rows)
@@ -134,7 +139,7 @@ async def reroute_pending(tx: Connection, edits: Sequence[Reroute]) -> int:
     rows = await tx.fetch(
         sql.reroute_pending, shards=[shard_of(edit.job.job_uid) for edit in edits],
         job_uids=[edit.job.job_uid for edit in edits], pools=[edit.job.pool for edit in edits],
-        handlers=[edit.job.handler for edit in edits], rank_changes=[edit.rank_change for edit in edits],
+        handlers=[edit.job.handler for edit in edits], priorities=[edit.priority for edit in edits],
     )  # fmt: skip
     return len(rows)
 
@@ -209,12 +214,16 @@ async def has_live_run(tx: Connection, uid: int) -> bool:
 
 
 async def make_missed(tx: Connection, job: Job, runs: Sequence[NewRun], *, now: datetime) -> frozenset[datetime]:
-    """Make runs of slots that a pause held back; returns the slots whose run is new. Raises MissingPartition."""
+    """Make runs of slots that a pause held back, at least one; returns the slots whose run is new.
+
+    Where the job lets only the newest slot wait, older ones are superseded. Raises MissingPartition.
+    """
     rows = await tx.fetch(
         sql.make_missed, shard=shard_of(job.job_uid), job_uid=job.job_uid, now=now, pool=job.pool, handler=job.handler,
         tenant_id=job.tenant_id, slots=[run.scheduled_for for run in runs],
-        available_ats=[run.available_at for run in runs], ranks=[run.rank for run in runs],
-        gates=[run.gate for run in runs],
+        available_ats=[run.available_at for run in runs], deadlines=[run.deadline_at for run in runs],
+        gates=[run.gate for run in runs], priority=job.priority, supersedes=job.overlap in ONE_WAITS,
+        replaces=job.overlap == "replace", reason=superseded_by(max(run.scheduled_for for run in runs)),
     )  # fmt: skip
     return frozenset(row["scheduled_for"] for row in rows)
 
@@ -293,7 +302,9 @@ def _job(row: Any) -> Job:
         timeout=timedelta(milliseconds=row["timeout_ms"]), lease_duration=timedelta(milliseconds=row["lease_ms"]),
         jitter=timedelta(milliseconds=row["jitter_ms"]), overlap=row["overlap"],
         start_deadline=None if row["start_deadline_ms"] is None else timedelta(milliseconds=row["start_deadline_ms"]),
-        labels=orjson.loads(row["labels"]), description=row["description"],
+        max_concurrency=row["max_concurrency"], concurrency_key=row["concurrency_key"],
+        key_concurrency=row["key_concurrency"], limits=orjson.loads(row["limits"]), max_losses=row["max_losses"],
+        pause_after=row["pause_after"], labels=orjson.loads(row["labels"]), description=row["description"],
     )  # fmt: skip
 
 

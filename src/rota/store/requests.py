@@ -3,18 +3,15 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from rota.domain.admission import AGEING, rank
 from rota.domain.ids import shard_of
 from rota.domain.run import Gate
 from rota.domain.run_filter import RunFilter
 from rota.store.database import Connection, Database
 from rota.store.statements import runs as sql
-
-_AGEING_MS: Final = AGEING // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,6 @@ async def trigger(
     key: SlotKey,
     *,
     payload: str | None,
-    rank: int,
     available_at: datetime,
     gate: str,
     actor: str,
@@ -90,7 +86,7 @@ async def trigger(
     """
     rows = await connection.fetch(
         sql.trigger_run, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for,
-        payload=payload, rank=rank, available_at=available_at, gate=gate, actor=actor, facts=facts,
+        payload=payload, available_at=available_at, gate=gate, actor=actor, facts=facts,
         audit_id=uuid.uuid4(), now=now,
     )  # fmt: skip
     return rows[0]["pool"] if rows else None
@@ -129,9 +125,8 @@ async def replay(
         sql.replay_dead, shards=[shard_of(letter.key.job_uid) for letter in letters],
         job_uids=[letter.key.job_uid for letter in letters], slots=[letter.key.scheduled_for for letter in letters],
         available_ats=[letter.available_at for letter in letters],
-        rank_ats=[rank(letter.available_at, priority=0) for letter in letters],
         gates=[Gate.TIME if letter.available_at > now else Gate.OPEN for letter in letters],
-        audit_ids=[uuid.uuid4() for _ in letters], tenant_id=tenant_id, actor=actor, now=now, ageing_ms=_AGEING_MS,
+        audit_ids=[uuid.uuid4() for _ in letters], tenant_id=tenant_id, actor=actor, now=now,
     )  # fmt: skip
     return [
         ReplayedRun(
@@ -162,6 +157,27 @@ async def cancel(
         tenant_id=tenant_id, actor=actor, reason=reason, audit_id=uuid.uuid4(), now=now,
     )  # fmt: skip
     return CancelLook(**dict(rows[0])) if rows else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityLook:
+    """What a change of priority found and did. `was` is None for a run that does not wait."""
+
+    outcome: str | None
+    was: int | None
+    is_moved: bool
+    is_running: bool
+
+
+async def reprioritise(
+    database: Database, key: SlotKey, *, priority: int, tenant_id: str | None, actor: str, now: datetime
+) -> PriorityLook | None:
+    """Give a run that waits another priority. None: there is no such run, or not of this tenant."""
+    rows = await database.fetch(
+        sql.reprioritise_run, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for,
+        priority=priority, tenant_id=tenant_id, actor=actor, audit_id=uuid.uuid4(), now=now,
+    )  # fmt: skip
+    return PriorityLook(**dict(rows[0])) if rows else None
 
 
 def filter_columns(where: RunFilter) -> dict[str, Any]:

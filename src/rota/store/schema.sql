@@ -80,6 +80,10 @@ BEGIN
       USING ERRCODE = 'RT409', HINT = 'roll back: another attempt has the run now, or had it';
   END IF;
 
+  -- Who waits for a permit is let in within the second, by the schedulers.
+  UPDATE rota.permit p SET token = NULL
+    FROM unnest(lease.permit_keys, lease.permit_slots) held (limit_key, slot)
+   WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = given_token;
   INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id)
   VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, now_at, lease.attempt, 'succeeded',
           lease.worker_id);
@@ -145,6 +149,118 @@ CREATE FUNCTION rota.instant_text(instant timestamp with time zone) RETURNS text
 $$;
 
 COMMENT ON FUNCTION rota.instant_text(instant timestamp with time zone) IS 'An instant as ISO 8601 in UTC, whatever the session''s zone and style of dates.';
+
+CREATE TABLE rota.limits (
+    tenant_id text NOT NULL,
+    name text NOT NULL,
+    kind text NOT NULL,
+    rate double precision,
+    burst integer,
+    permits integer,
+    version bigint NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT limits_burst_check CHECK ((burst >= 1)),
+    CONSTRAINT limits_check CHECK (((rate IS NOT NULL) OR (permits IS NOT NULL))),
+    CONSTRAINT limits_check1 CHECK (((rate IS NULL) = (burst IS NULL))),
+    CONSTRAINT limits_kind_check CHECK ((kind = ANY (ARRAY['tenant'::text, 'downstream'::text]))),
+    CONSTRAINT limits_permits_check CHECK (((permits >= 0) AND (permits <= 100000))),
+    CONSTRAINT limits_rate_check CHECK ((rate > (0)::double precision))
+);
+
+COMMENT ON TABLE rota.limits IS 'Rates and permits: of all a tenant''s runs, or of a downstream that jobs name.';
+
+COMMENT ON COLUMN rota.limits.tenant_id IS 'Whose limit it is; * is the operator''s: a downstream that all tenants share, or what each tenant has.';
+
+COMMENT ON COLUMN rota.limits.rate IS 'Tokens a second.';
+
+CREATE FUNCTION rota.limits_on(tenant_id text, job_uid bigint, overlap text, max_concurrency integer, concurrency_key text, key_concurrency integer, limits jsonb, payload jsonb) RETURNS TABLE(limit_key text, name text, owner text, kind text, weight integer, permits integer, rate double precision, burst integer)
+    LANGUAGE sql STABLE ROWS 2 PARALLEL SAFE
+    BEGIN ATOMIC
+ SELECT format('job/%s'::text, limits_on.job_uid) AS format,
+     NULL::text AS text,
+     NULL::text AS text,
+     'job'::text,
+     1,
+         CASE
+             WHEN (limits_on.overlap = ANY (ARRAY['queue'::text, 'queue_one'::text, 'replace'::text])) THEN 1
+             ELSE limits_on.max_concurrency
+         END AS max_concurrency,
+     NULL::double precision AS float8,
+     NULL::integer AS int4
+   WHERE ((limits_on.overlap = ANY (ARRAY['queue'::text, 'queue_one'::text, 'replace'::text])) OR (limits_on.max_concurrency IS NOT NULL))
+ UNION ALL
+  SELECT format('key/%s/%s'::text, limits_on.job_uid, md5(keyed.value)) AS format,
+     NULL::text,
+     NULL::text,
+     'key'::text,
+     1,
+     limits_on.key_concurrency AS key_concurrency,
+     NULL::double precision,
+     NULL::integer
+    FROM ( SELECT (limits_on.payload #>> string_to_array(substr(limits_on.concurrency_key, 9), '.'::text)) AS "?column?") keyed(value)
+   WHERE (keyed.value IS NOT NULL)
+ UNION ALL
+  SELECT format('downstream/%s/%s'::text, l.tenant_id, l.name) AS format,
+     l.name,
+     l.tenant_id,
+     l.kind,
+     (wanted.value)::integer AS value,
+     l.permits,
+     l.rate,
+     l.burst
+    FROM (jsonb_each_text(limits_on.limits) wanted(key, value)
+      CROSS JOIN LATERAL ( SELECT x.tenant_id,
+             x.name,
+             x.kind,
+             x.rate,
+             x.burst,
+             x.permits,
+             x.version,
+             x.created_at,
+             x.updated_at
+            FROM rota.limits x
+           WHERE ((x.tenant_id = ANY (ARRAY[limits_on.tenant_id, '*'::text])) AND (x.name = wanted.key) AND (x.kind = 'downstream'::text))
+           ORDER BY (x.tenant_id = '*'::text)
+          LIMIT 1) l)
+   WHERE (limits_on.limits <> '{}'::jsonb)
+ UNION ALL
+  SELECT format('tenant/%s/%s'::text, limits_on.tenant_id, l.name) AS format,
+     l.name,
+     l.tenant_id,
+     l.kind,
+     1,
+     l.permits,
+     l.rate,
+     l.burst
+    FROM rota.limits l
+   WHERE ((l.kind = 'tenant'::text) AND (l.tenant_id = ANY (ARRAY[limits_on.tenant_id, '*'::text])) AND ((l.tenant_id <> '*'::text) OR (NOT (EXISTS ( SELECT
+            FROM rota.limits own
+           WHERE ((own.tenant_id = limits_on.tenant_id) AND (own.kind = 'tenant'::text) AND (own.name = l.name)))))));
+END;
+
+COMMENT ON FUNCTION rota.limits_on(tenant_id text, job_uid bigint, overlap text, max_concurrency integer, concurrency_key text, key_concurrency integer, limits jsonb, payload jsonb) IS 'The limits that a run of a job with this payload is under, with their numbers of now and what the run costs.';
+
+CREATE TABLE rota.pool (
+    pool text NOT NULL,
+    ageing_ms bigint NOT NULL,
+    shed_above integer,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT pool_ageing_ms_check CHECK (((ageing_ms >= 0) AND (ageing_ms <= 86400000))),
+    CONSTRAINT pool_shed_above_check CHECK ((shed_above >= 0))
+);
+
+COMMENT ON TABLE rota.pool IS 'Settings of pools that differ from the installation''s own.';
+
+COMMENT ON COLUMN rota.pool.ageing_ms IS 'What one point of priority is worth, in milliseconds of waiting.';
+
+COMMENT ON COLUMN rota.pool.shed_above IS 'How many runs may wait before the noisiest tenants'' requests are refused; NULL: any number.';
+
+CREATE FUNCTION rota.rank_of(available_at timestamp with time zone, priority integer, pool text) RETURNS bigint
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN ((floor((EXTRACT(epoch FROM available_at) * (1000)::numeric)))::bigint - (priority * COALESCE((SELECT p.ageing_ms FROM rota.pool p WHERE (p.pool = rank_of.pool)), (60000)::bigint)));
+
+COMMENT ON FUNCTION rota.rank_of(available_at timestamp with time zone, priority integer, pool text) IS 'Priority with ageing as one number, smaller first: see rota.domain.admission.rank.';
 
 CREATE FUNCTION rota.request_hash(job_id text, scheduled_for timestamp with time zone, payload jsonb) RETURNS bytea
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -263,11 +379,11 @@ BEGIN
   END IF;
 
   available_at := CASE WHEN wanted_slot IS NULL THEN now_at ELSE greatest(wanted_slot, now_at) END;
-  -- Priority with ageing, as rota.domain.admission counts it: a minute for each point.
-  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
-  VALUES (job.shard, job.job_uid, slot, (extract(epoch FROM available_at) * 1000)::bigint - job.priority * 60000,
-          available_at, 0, CASE WHEN available_at > now_at THEN 'time' ELSE 'open' END, job.pool,
-          rota.handler_key(job.handler), wanted_tenant);
+  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
+                            priority, deadline_at)
+  VALUES (job.shard, job.job_uid, slot, rota.rank_of(available_at, job.priority, job.pool), available_at, 0,
+          CASE WHEN available_at > now_at THEN 'time' ELSE 'open' END, job.pool, rota.handler_key(job.handler),
+          wanted_tenant, job.priority, available_at + job.start_deadline_ms * interval '1 ms');
   IF given_key IS NOT NULL THEN
     UPDATE rota.idempotency i SET run_id = made WHERE i.tenant_id = wanted_tenant AND i.key = given_key;
   END IF;
@@ -310,6 +426,15 @@ CREATE TABLE rota.audit (
 );
 
 COMMENT ON TABLE rota.audit IS 'Who changed what, and how it stood before and after; written by the change itself.';
+
+CREATE TABLE rota.bucket (
+    limit_key text NOT NULL,
+    tokens double precision NOT NULL,
+    refilled_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
+
+COMMENT ON TABLE rota.bucket IS 'Tokens of a rate as they were at refilled_at; refilled when somebody looks.';
 
 CREATE TABLE rota.claim (
     tenant_id text NOT NULL,
@@ -379,11 +504,22 @@ CREATE TABLE rota.job (
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
     resume_at timestamp with time zone,
+    max_concurrency integer,
+    concurrency_key text,
+    key_concurrency integer DEFAULT 1 NOT NULL,
+    limits jsonb DEFAULT '{}'::jsonb NOT NULL,
+    max_losses integer DEFAULT 5 NOT NULL,
+    pause_after integer,
+    dead_since timestamp with time zone,
     CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
+    CONSTRAINT job_key_concurrency_check CHECK (((key_concurrency >= 1) AND (key_concurrency <= 100000))),
     CONSTRAINT job_lease_ms_check CHECK ((lease_ms > 0)),
     CONSTRAINT job_max_attempts_check CHECK ((max_attempts >= 1)),
+    CONSTRAINT job_max_concurrency_check CHECK (((max_concurrency >= 1) AND (max_concurrency <= 100000))),
+    CONSTRAINT job_max_losses_check CHECK ((max_losses >= 1)),
     CONSTRAINT job_misfire_grace_ms_check CHECK ((misfire_grace_ms >= 0)),
-    CONSTRAINT job_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text]))),
+    CONSTRAINT job_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'queue_one'::text, 'replace'::text]))),
+    CONSTRAINT job_pause_after_check CHECK ((pause_after >= 1)),
     CONSTRAINT job_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
     CONSTRAINT job_start_deadline_ms_check CHECK ((start_deadline_ms > 0)),
     CONSTRAINT job_timeout_ms_check CHECK ((timeout_ms > 0))
@@ -395,6 +531,16 @@ COMMENT ON COLUMN rota.job.quarantined IS 'Why this job''s schedule cannot be co
 COMMENT ON COLUMN rota.job.deleted_at IS 'A deleted job keeps its row, since its runs keep their history.';
 
 COMMENT ON COLUMN rota.job.resume_at IS 'When a paused job runs again by itself.';
+
+COMMENT ON COLUMN rota.job.concurrency_key IS 'Where in the payload the key is found, such as payload.customer.';
+
+COMMENT ON COLUMN rota.job.key_concurrency IS 'How many runs with one value of the key may run at once.';
+
+COMMENT ON COLUMN rota.job.limits IS 'Named limits and what a run costs of each.';
+
+COMMENT ON COLUMN rota.job.pause_after IS 'After how many dead letters in a row the job is paused; NULL: never.';
+
+COMMENT ON COLUMN rota.job.dead_since IS 'Dead letters from this instant on count towards pause_after: its last resume.';
 
 CREATE TABLE rota.lease (
     shard smallint NOT NULL,
@@ -409,13 +555,21 @@ CREATE TABLE rota.lease (
     cancel_requested_at timestamp with time zone,
     progress real,
     progress_note text,
-    CONSTRAINT lease_attempt_check CHECK ((attempt >= 1))
+    priority smallint NOT NULL,
+    losses integer DEFAULT 0 NOT NULL,
+    permit_keys text[],
+    permit_slots integer[],
+    CONSTRAINT lease_attempt_check CHECK ((attempt >= 1)),
+    CONSTRAINT lease_losses_check CHECK ((losses >= 0)),
+    CONSTRAINT lease_permits_check CHECK ((cardinality(permit_keys) = cardinality(permit_slots)))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='10000', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
 
 COMMENT ON TABLE rota.lease IS 'Runs that run. No index holds expires_at, so a renewal is a HOT update.';
 
 COMMENT ON COLUMN rota.lease.cancel_requested_at IS 'Somebody wants the run to end: the worker is told at its next renewal.';
+
+COMMENT ON COLUMN rota.lease.permit_keys IS 'The permits that it holds, with permit_slots; they go with it.';
 
 CREATE TABLE rota.pending (
     shard smallint NOT NULL,
@@ -428,12 +582,24 @@ CREATE TABLE rota.pending (
     pool text NOT NULL,
     handler text NOT NULL,
     tenant_id text NOT NULL,
+    priority smallint NOT NULL,
+    losses integer DEFAULT 0 NOT NULL,
+    deadline_at timestamp with time zone,
+    limit_key text,
     CONSTRAINT pending_attempt_check CHECK ((attempt >= 0)),
-    CONSTRAINT pending_gate_check CHECK ((gate = ANY (ARRAY['open'::text, 'time'::text, 'handler'::text, 'limit'::text, 'upstream'::text])))
+    CONSTRAINT pending_gate_check CHECK ((gate = ANY (ARRAY['open'::text, 'time'::text, 'handler'::text, 'limit'::text, 'upstream'::text]))),
+    CONSTRAINT pending_limit_check CHECK (((gate <> 'limit'::text) OR (limit_key IS NOT NULL))),
+    CONSTRAINT pending_losses_check CHECK ((losses >= 0))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='10000', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
 
 COMMENT ON COLUMN rota.pending.attempt IS 'Attempts charged so far.';
+
+COMMENT ON COLUMN rota.pending.losses IS 'How many of its attempts ended with their worker''s loss.';
+
+COMMENT ON COLUMN rota.pending.deadline_at IS 'From then on it is useless to start it; NULL once it has begun.';
+
+COMMENT ON COLUMN rota.pending.limit_key IS 'The limit that it waits for, or last waited for.';
 
 CREATE TABLE rota.run (
     shard smallint NOT NULL,
@@ -476,9 +642,12 @@ CREATE VIEW rota.job_run AS
     j.max_attempts,
     j.handler,
     COALESCE(p.pool, j.pool) AS pool,
-    j.priority,
+    COALESCE(l.priority, p.priority, j.priority) AS priority,
     r.created_at,
     p.available_at,
+    p.deadline_at,
+    p.limit_key,
+    COALESCE(l.losses, p.losses) AS losses,
     l.claimed_at AS started_at,
     l.worker_id,
     l.expires_at AS lease_expires_at,
@@ -502,6 +671,18 @@ CREATE TABLE rota.migration (
     checksum text NOT NULL,
     applied_at timestamp with time zone NOT NULL
 );
+
+CREATE TABLE rota.permit (
+    limit_key text NOT NULL,
+    slot integer NOT NULL,
+    token uuid,
+    CONSTRAINT permit_slot_check CHECK ((slot >= 1))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
+
+COMMENT ON TABLE rota.permit IS 'A row for each permit: a cap cannot be exceeded, since there are no more rows to hold.';
+
+COMMENT ON COLUMN rota.permit.token IS 'The lease that holds it, NULL while it is free. In no index, so that it changes hands by a HOT update.';
 
 CREATE VIEW rota.run_attempt AS
  SELECT rota.run_id(a.job_uid, a.scheduled_for) AS run_id,
@@ -582,12 +763,16 @@ CREATE TABLE rota.tenant (
     signing_secret text NOT NULL,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    weight integer DEFAULT 1 NOT NULL,
     CONSTRAINT tenant_calls_per_second_check CHECK ((calls_per_second > (0)::double precision)),
     CONSTRAINT tenant_max_jobs_check CHECK ((max_jobs >= 0)),
-    CONSTRAINT tenant_max_payload_bytes_check CHECK ((max_payload_bytes >= 2))
+    CONSTRAINT tenant_max_payload_bytes_check CHECK ((max_payload_bytes >= 2)),
+    CONSTRAINT tenant_weight_check CHECK (((weight >= 1) AND (weight <= 100)))
 );
 
 COMMENT ON TABLE rota.tenant IS 'Quotas, where NULL means the installation''s own, and the key that signs calls of HTTP targets.';
+
+COMMENT ON COLUMN rota.tenant.weight IS 'The tenant''s share of a pool, relative to the others that have runs waiting there.';
 
 CREATE TABLE rota.token (
     token_id text NOT NULL,
@@ -619,7 +804,10 @@ CREATE TABLE rota.worker (
     tzdata text NOT NULL,
     tenant_id text,
     draining_at timestamp with time zone,
-    last_claim_at timestamp with time zone
+    last_claim_at timestamp with time zone,
+    claimed bigint DEFAULT 0 NOT NULL,
+    claim_rate double precision,
+    announced_at timestamp with time zone
 )
 WITH (fillfactor='50');
 
@@ -629,11 +817,16 @@ COMMENT ON COLUMN rota.worker.tenant_id IS 'The one tenant whose runs it takes; 
 
 COMMENT ON COLUMN rota.worker.last_claim_at IS 'When a claim last succeeded, with runs or without, or the worker was full.';
 
+COMMENT ON COLUMN rota.worker.claim_rate IS 'Runs a second that it claimed of late; NULL before its second announcement.';
+
 ALTER TABLE ONLY rota.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard, job_uid, scheduled_for, token);
 
 ALTER TABLE ONLY rota.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (tenant_id, at, audit_id);
+
+ALTER TABLE ONLY rota.bucket
+    ADD CONSTRAINT bucket_pkey PRIMARY KEY (limit_key);
 
 ALTER TABLE ONLY rota.claim
     ADD CONSTRAINT claim_pkey PRIMARY KEY (tenant_id, worker_id, claim_id);
@@ -656,11 +849,20 @@ ALTER TABLE ONLY rota.job
 ALTER TABLE ONLY rota.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (shard, job_uid, scheduled_for);
 
+ALTER TABLE ONLY rota.limits
+    ADD CONSTRAINT limits_pkey PRIMARY KEY (tenant_id, name);
+
 ALTER TABLE ONLY rota.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (version);
 
 ALTER TABLE ONLY rota.pending
     ADD CONSTRAINT pending_pkey PRIMARY KEY (shard, job_uid, scheduled_for);
+
+ALTER TABLE ONLY rota.permit
+    ADD CONSTRAINT permit_pkey PRIMARY KEY (limit_key, slot);
+
+ALTER TABLE ONLY rota.pool
+    ADD CONSTRAINT pool_pkey PRIMARY KEY (pool);
 
 ALTER TABLE ONLY rota.run
     ADD CONSTRAINT run_pkey PRIMARY KEY (shard, job_uid, scheduled_for);
@@ -698,13 +900,21 @@ CREATE INDEX job_of_tenant ON rota.job USING btree (tenant_id) WHERE (deleted_at
 
 CREATE INDEX job_resume ON rota.job USING btree (resume_at) WHERE (resume_at IS NOT NULL);
 
+CREATE INDEX limits_of_tenants ON rota.limits USING btree (tenant_id) WHERE (kind = 'tenant'::text);
+
 CREATE INDEX pending_any_handler ON rota.pending USING btree (pool, tenant_id) WHERE ((gate = 'handler'::text) AND (handler <> ALL (ARRAY['shell'::text, 'http'::text])));
+
+CREATE INDEX pending_deadline ON rota.pending USING btree (shard, deadline_at) WHERE (deadline_at IS NOT NULL);
 
 CREATE INDEX pending_handler ON rota.pending USING btree (pool, handler, tenant_id) WHERE (gate = 'handler'::text);
 
-CREATE INDEX pending_open ON rota.pending USING btree (pool, rank) WHERE (gate = 'open'::text);
+CREATE INDEX pending_held ON rota.pending USING btree (pool, tenant_id) WHERE (gate = ANY (ARRAY['time'::text, 'handler'::text, 'limit'::text]));
 
-CREATE INDEX pending_tenant ON rota.pending USING btree (tenant_id, pool, rank) WHERE ((gate >= 'open'::text) AND (gate <= 'open'::text));
+CREATE INDEX pending_limit ON rota.pending USING btree (limit_key, tenant_id, pool, rank) WHERE (gate = 'limit'::text);
+
+CREATE INDEX pending_open ON rota.pending USING btree (pool, tenant_id, rank) WHERE (gate = 'open'::text);
+
+CREATE INDEX pending_returned ON rota.pending USING btree (limit_key) WHERE ((gate = 'open'::text) AND (limit_key IS NOT NULL));
 
 CREATE INDEX pending_time ON rota.pending USING btree (shard, available_at) WHERE (gate = 'time'::text);
 

@@ -104,5 +104,12 @@ doctor = Statements("doctor.sql")
 audit = Statements("audit.sql")
 access = Statements("access.sql")
 fleet = Statements("fleet.sql")
+limits = Statements("limits.sql")
+pools = Statements("pools.sql")
+why = Statements("why.sql")
+flow = Statements("flow.sql")
+parking = Statements("parking.sql")
 
-ALL: Final = (due, claims, shards, workers, jobs, runs, upkeep, doctor, audit, access, fleet)
+ALL: Final = (
+    due, claims, shards, workers, jobs, runs, upkeep, doctor, audit, access, fleet, limits, pools, why, flow, parking,
+)  # fmt: skip

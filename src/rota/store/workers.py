@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from rota.store.database import Connection, Database
@@ -28,18 +28,20 @@ class LiveWorker:
     draining_at: datetime | None
     version: str
     tzdata: str
+    claim_rate: float | None
+    """Runs a second that it claimed of late; None as long as it has not told twice how many there were."""
 
 
 async def announce(
     database: Database, *, instance: UUID, worker_id: str, pool: str, handlers: Sequence[str], concurrency: int,
     now: datetime, expires_at: datetime, version: str, tzdata: str, tenant_id: str | None,
-    last_claim_at: datetime | None,
+    last_claim_at: datetime | None, claimed: int | None,
 ) -> bool | None:  # fmt: skip
     """Say that a worker lives until `expires_at`; tells whether it is to drain. None: the instance is another's."""
     rows = await database.fetch(
         sql.announce_worker, instance=instance, worker_id=worker_id, pool=pool, handlers=handlers,
         concurrency=concurrency, now=now, expires_at=expires_at, version=version, tzdata=tzdata, tenant_id=tenant_id,
-        last_claim_at=last_claim_at,
+        last_claim_at=last_claim_at, claimed=claimed,
     )  # fmt: skip
     return rows[0]["draining"] if rows else None
 
@@ -60,9 +62,23 @@ async def drain(tx: Connection, worker_id: str, *, tenant_id: str | None, now: d
     return [_worker(row) for row in rows]
 
 
-async def park_unknown(database: Database, *, now: datetime, limit: int) -> list[str]:
-    """Put runs that no live worker of their pool can run behind the handler gate; returns the handler of each."""
-    return [row["handler"] for row in await database.fetch(sql.park_unknown_handlers, now=now, limit=limit)]
+FIRST_QUEUE: Final = ("", "")
+"""Before the first pool and its first tenant."""
+
+
+async def park_unknown(
+    database: Database, *, now: datetime, limit: int, after: tuple[str, str] = FIRST_QUEUE
+) -> tuple[list[str], tuple[str, str]]:
+    """Put runs that no live worker of their pool can run behind the handler gate.
+
+    Looks at tenants' queues, behind one (pool, tenant) on. Returns the handler of each run, and where the next look is
+    to go on.
+    """
+    rows = await database.fetch(
+        sql.park_unknown_handlers, now=now, limit=limit, after_pool=after[0], after_tenant=after[1]
+    )
+    ends = [(row["pool"], row["tenant_id"]) for row in rows if row["pool"] is not None]
+    return [row["handler"] for row in rows if row["handler"] is not None], ends[0] if ends else FIRST_QUEUE
 
 
 async def unpark_known(database: Database, *, now: datetime, limit: int) -> list[str]:

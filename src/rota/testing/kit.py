@@ -65,7 +65,7 @@ class RotaKit:
         """Let a scheduler do all that is to do at this instant."""
         chosen = process or self.process
         await chosen.keeper.tick()
-        for service in (chosen.upkeep, chosen.resumer, chosen.reaper, chosen.scheduler):
+        for service in (chosen.upkeep, chosen.resumer, chosen.reaper, chosen.scheduler, chosen.limit_keeper):
             for _ in range(TICK_LIMIT):
                 if not await service.tick():
                     break
@@ -106,7 +106,11 @@ class RotaKit:
         """Hold the cluster against the conservation law. Raises AssertionError with the breaches."""
         found = [
             finding
-            for check in (await self.rota.doctor.conservation(), await self.rota.doctor.slots(limit=None))
+            for check in (
+                await self.rota.doctor.conservation(),
+                await self.rota.doctor.permits(),
+                await self.rota.doctor.slots(limit=None),
+            )
             for finding in check.findings
         ]
         assert not found, "the conservation law is broken: " + "; ".join(found)

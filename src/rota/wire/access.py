@@ -54,12 +54,13 @@ class TokenList(Document):
 
 
 class TenantDocument(Document):
-    """Quotas; null means the installation's own."""
+    """Quotas, null for the installation's own, and the weight: its share of a pool beside others'."""
 
     tenant_id: str
     max_jobs: int | None
     max_payload_bytes: int | None
     calls_per_second: float | None
+    weight: int = 1
     created_at: datetime
     updated_at: datetime
 
@@ -68,6 +69,7 @@ class TenantQuestion(Question):
     max_jobs: int | None = Field(default=None, ge=0, le=100_000_000)
     max_payload_bytes: int | None = Field(default=None, ge=2, le=262_144)
     calls_per_second: float | None = Field(default=None, gt=0, le=1e6)
+    weight: int = Field(default=1, ge=1, le=100)
 
 
 class TenantList(Document):

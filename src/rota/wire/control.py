@@ -11,7 +11,9 @@ from uuid import UUID
 from rota.domain.job import Job
 from rota.wire.access import AuditPage, NewToken, Scope, SigningSecret, TenantDocument, TenantList, TokenList
 from rota.wire.jobs import DeletedAnswer, JobDocument, JobPage, Missed, PutAnswer, SkippedDocument, SlotsAnswer
+from rota.wire.limits import LimitDocument, LimitKind, LimitList, PoolDocument, PoolList
 from rota.wire.runs import CancelAnswer, ReplayAnswer, RunDetail, RunFilterQuestion, RunPage, TriggerAnswer
+from rota.wire.why import WhyDocument
 from rota.wire.work import ShardList, StatsAnswer, WorkerList
 
 
@@ -71,7 +73,7 @@ class Control(Protocol):
         self, job_id: str, *, scheduled_for: datetime | None = None, payload: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> TriggerAnswer:  # fmt: skip
-        """Make one run, now or at a slot. Raises NotFound, InvalidInput, SlotTaken, KeyReused."""
+        """Make one run, now or at a slot. Raises NotFound, InvalidInput, SlotTaken, KeyReused, Shed."""
         ...
 
     async def job_runs(self, job_id: str, *, state: str = "", limit: int = 50, cursor: str | None = None) -> RunPage:
@@ -117,6 +119,18 @@ class Control(Protocol):
         """Cancel a run that waits, or ask the worker of one that runs to stop. Raises NotFound, RunFinished."""
         ...
 
+    async def set_priority(self, run_id: UUID, priority: int) -> RunDetail:
+        """Give a run that waits another priority. Raises NotFound, InvalidInput, Conflict, RunFinished."""
+        ...
+
+    async def why_run(self, run_id: UUID) -> WhyDocument:
+        """Return the first gate that holds a run. Raises NotFound, InvalidInput."""
+        ...
+
+    async def why_job(self, job_id: str) -> WhyDocument:
+        """Return why a job makes no run, or why its oldest run waits. Raises NotFound."""
+        ...
+
     # the cluster
 
     async def workers(self) -> WorkerList:
@@ -133,6 +147,37 @@ class Control(Protocol):
 
     async def stats(self) -> StatsAnswer:
         """Return how much waits, runs and is dead."""
+        ...
+
+    # flow
+
+    async def put_limit(
+        self, name: str, *, kind: LimitKind = "downstream", rate: float | None = None, burst: int | None = None,
+        permits: int | None = None, if_version: int | None = None,
+    ) -> LimitDocument:  # fmt: skip
+        """Insert or replace a limit of this tenant, or the operator's. Raises InvalidInput, VersionConflict."""
+        ...
+
+    async def limits(self) -> LimitList:
+        """Return the limits that this tenant's runs may be under, with their use."""
+        ...
+
+    async def get_limit(self, name: str) -> LimitDocument:
+        """Return one limit, this tenant's own or else the operator's. Raises NotFound, InvalidInput."""
+        ...
+
+    async def delete_limit(self, name: str) -> None:
+        """Delete a limit of this tenant, or the operator's. Raises NotFound, InvalidInput."""
+        ...
+
+    async def pools(self) -> PoolList:
+        """Return the pools with settings of their own."""
+        ...
+
+    async def put_pool(
+        self, pool: str, *, ageing: float | None = None, shed_above: int | None = None
+    ) -> PoolDocument:  # fmt: skip
+        """Set a pool's ageing in seconds and how many runs may wait. An operator's: raises Forbidden, InvalidInput."""
         ...
 
     # people and tenants
@@ -165,9 +210,9 @@ class Control(Protocol):
 
     async def put_tenant(
         self, tenant_id: str, *, max_jobs: int | None = None, max_payload_bytes: int | None = None,
-        calls_per_second: float | None = None,
+        calls_per_second: float | None = None, weight: int = 1,
     ) -> TenantDocument:  # fmt: skip
-        """Set a tenant's quotas. An operator's: raises Forbidden, InvalidInput."""
+        """Set a tenant's quotas and its weight in pools. An operator's: raises Forbidden, InvalidInput."""
         ...
 
     async def close(self) -> None:

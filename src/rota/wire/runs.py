@@ -108,6 +108,12 @@ class ReplayAnswer(Document):
     last_at: datetime | None
 
 
+class PriorityQuestion(Question):
+    """The priority that a run that waits is to have: 0 to 9, 9 goes first."""
+
+    priority: int
+
+
 class CancelAnswer(Document):
     """`state` is cancelled for a run that waited; a running one stays running until its worker has been told."""
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pydantic import AwareDatetime, Field
 
+from rota.domain.progress import NOTE_LIMIT
 from rota.wire.document import Document, Many, Question
 
 ANY_HANDLER: Final = "*"
@@ -22,13 +23,17 @@ Status = Literal["succeeded", "failed", "dead", "released", "timed_out", "snooze
 
 
 class AnnounceQuestion(Question):
-    """A worker process says that it lives. `instance` is this very process."""
+    """A worker process says that it lives. `instance` is this very process.
+
+    `claimed` is how many runs it has claimed since its start: the difference shows as its `claim_rate`.
+    """
 
     worker_id: str
     instance: UUID
     pool: str = "default"
     handlers: Many[str] = Field(default=(ANY_HANDLER,), max_length=HANDLERS_LIMIT)
     concurrency: int = Field(default=1, ge=1, le=100_000)
+    claimed: int | None = Field(default=None, ge=0, le=2**63 - 1)
 
 
 class AnnounceAnswer(Document):
@@ -72,18 +77,19 @@ class ClaimAnswer(Document):
     runs: tuple[ClaimedRun, ...]
 
 
+class Progress(Question):
+    """How far a run is: 0 to 1, and a note. What is left out stays as it was."""
+
+    value: float | None = Field(default=None, ge=0, le=1)
+    note: str | None = Field(default=None, max_length=NOTE_LIMIT)
+
+
 class LeaseQuestion(Question):
-    """A run and the proof of its lease."""
+    """A run and the proof of its lease, and how far it is if there is news of that."""
 
     run_id: UUID
     lease_token: UUID
-
-
-class Progress(Question):
-    """How far a run is: 0 to 1, and a note."""
-
-    value: float | None = Field(default=None, ge=0, le=1)
-    note: str | None = Field(default=None, max_length=500)
+    progress: Progress | float | None = None
 
 
 class HeartbeatQuestion(Question):
@@ -158,6 +164,8 @@ class WorkerDocument(Document):
     draining_at: datetime | None
     version: str
     tzdata: str
+    claim_rate: float | None = None
+    """Runs a second that it claimed of late; null as long as that is not known."""
 
 
 class WorkerList(Document):

@@ -19,10 +19,17 @@ from typing import Any, BinaryIO, Final, NoReturn
 
 from rota.errors import RotaError, SetupFailed
 from rota.worker import frames
+from rota.worker.child_voice import Voice
 from rota.worker.context import RunContext, StopFlag
 from rota.worker.ending import Ending, call, call_async, failed, failure_text
 from rota.worker.handlers import HandlerRegistry
 from rota.worker.loading import load_app, load_file
+
+CANCELLED: Final = "cancelled"
+"""The reason to stop that a handler can ask for."""
+
+REASON_TIME: Final = 0.1
+"""Seconds to hear why SIGTERM has come."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -35,12 +42,14 @@ class Child:
     """The process's work. `target` names the app; without one, each order says where its function is."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+        self._voice = Voice(connection)
         self._stream: BinaryIO = connection.makefile("rb")
         self._orders: queue.SimpleQueue[frames.Message | None] = queue.SimpleQueue()
         self._target: str | None = None
         self._registry: HandlerRegistry | None = None
         self._flag = StopFlag()
+        self._cancelled = StopFlag()
+        self._told_to_stop = threading.Event()
         self._is_busy = False
         self._pid = os.getpid()
 
@@ -54,7 +63,7 @@ class Child:
         signal.signal(signal.SIGTERM, self._on_term)
         threading.Thread(target=self._listen, name="rota-child", daemon=True).start()
         while (order := self._orders.get()) is not None:
-            self._answer({"begun": True})
+            self._voice.say({"begun": True})
             ending = self._carry_out(order)
             self._is_busy = False
             if os.getpid() != self._pid:
@@ -62,7 +71,7 @@ class Child:
                 os._exit(0)
             if self._flag.is_set():
                 return
-            self._answer(_wire_of(ending))
+            self._voice.say(_wire_of(ending))
 
     def _carry_out(self, order: frames.Message) -> Ending:
         try:
@@ -73,7 +82,10 @@ class Child:
             return failed(failure_text(error))
         arguments: tuple[object, ...] = ()
         if takes_run:
-            arguments = (RunContext.from_wire(order["run"], lease_lost=self._flag),)
+            run = RunContext.from_wire(
+                order["run"], lease_lost=self._flag, cancelled=self._cancelled, tell_progress=self._voice.begin()
+            )
+            arguments = (run,)
         return call_async(function, *arguments) if is_async else call(function, *arguments)
 
     def _find(self, order: frames.Message) -> tuple[Callable[..., Any], bool, bool]:
@@ -86,6 +98,11 @@ class Child:
 
     def _listen(self) -> None:
         while (message := frames.read_blocking(self._stream)) is not None:
+            if "stop" in message:
+                if message["stop"] == CANCELLED:
+                    self._cancelled.set()
+                self._told_to_stop.set()
+                continue
             self._is_busy = True
             self._orders.put(message)
         if self._is_busy:
@@ -94,11 +111,10 @@ class Child:
 
     def _on_term(self, _number: int, _frame: object) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # The reason was sent before the signal; a signal from elsewhere has none.
+        self._told_to_stop.wait(REASON_TIME)
         self._flag.set()
         raise _Stopped(0)
-
-    def _answer(self, message: frames.Message) -> None:
-        self._connection.sendall(frames.pack(message))
 
 
 def die_with_parent() -> None:
@@ -121,7 +137,13 @@ def _function_at(module: str, file: str | None, name: str) -> Callable[..., Any]
 
 def _wire_of(ending: Ending) -> frames.Message:
     seconds = ending.retry_after.total_seconds() if ending.retry_after is not None else None
-    return {"outcome": ending.outcome, "error": ending.error, "retry_after": seconds}
+    return {
+        "outcome": ending.outcome,
+        "error": ending.error,
+        "retry_after": seconds,
+        "result": ending.result,
+        "dropped": ending.dropped,
+    }
 
 
 def _end_group() -> None:

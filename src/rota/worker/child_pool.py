@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rota.domain.attempt import Outcome
 from rota.worker import frames
+from rota.worker.child import CANCELLED
 from rota.worker.ending import Ending, failed
 from rota.worker.handlers import Handler
 from rota.worker.heart import ProcessGroups
@@ -86,9 +87,9 @@ class ChildPool:
             try:
                 child.writer.write(frames.pack(order))
                 begun = await child.hear()
-                answer = await child.hear() if begun is not None else None
+                answer = await _answer_of(child, live) if begun is not None else None
             except asyncio.CancelledError:
-                await self._end(child, gently=live.stop is not Stop.TIMEOUT)
+                await self._end(child, reason=live.stop)
                 raise
             if answer is not None:
                 self._give_back(child)
@@ -166,10 +167,11 @@ class ChildPool:
         child.writer.close()
         self._groups.unguard(child.process.pid)
 
-    async def _end(self, child: _Child, *, gently: bool) -> None:
+    async def _end(self, child: _Child, *, reason: Stop | None) -> None:
         """End a busy child, whatever else is cancelled meanwhile."""
         try:
-            if gently and not child.exited.done():
+            if reason is not Stop.TIMEOUT and not child.exited.done():
+                child.writer.write(frames.pack({"stop": CANCELLED if reason is Stop.CANCELLED else ""}))
                 with contextlib.suppress(ProcessLookupError):
                     child.process.terminate()
                 await asyncio.wait({child.exited}, timeout=STOP_GRACE)
@@ -199,12 +201,21 @@ def _place_of(handler: Handler) -> dict[str, Any] | Ending:
     }
 
 
+async def _answer_of(child: _Child, live: LiveAttempt) -> frames.Message | None:
+    """Return what the child says last, and pass on what it says of its progress until then."""
+    while (said := await child.hear()) is not None and "progress" in said:
+        live.context.progress(*said["progress"])
+    return said
+
+
 def _ending_of(answer: frames.Message) -> Ending:
     seconds = answer["retry_after"]
     return Ending(
         outcome=Outcome(answer["outcome"]),
         error=answer["error"],
         retry_after=timedelta(seconds=seconds) if seconds is not None else None,
+        result=answer["result"],
+        dropped=answer["dropped"],
     )
 
 

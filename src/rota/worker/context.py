@@ -1,4 +1,4 @@
-"""What a handler is given: the run's identity, its payload, and the flag that tells it to stop."""
+"""What a handler is given: the run's identity, its payload, and how the two talk: flags that say stop, progress."""
 
 import asyncio
 import threading
@@ -9,18 +9,22 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from rota.domain.attempt import Claim
+from rota.domain.progress import Progress, check_progress
 
-_CHANGE: Final = threading.Lock()
+TellProgress = Callable[[Progress], None]
+"""Takes a run's progress, in whatever thread its handler is; neither waits nor raises."""
+
+# Reentrant, for the signal handler of a child process, which may come while its own thread holds it.
+_CHANGE: Final = threading.RLock()
 """Guards every flag's list of waiters: they change rarely, and a lock for each run would cost more."""
 
 
 class StopFlag:
-    """Set, once and for ever, when an attempt must stop.
-
-    Its lease was lost, its time is up, its run is cancelled, or the worker leaves.
+    """Set once and for ever: `run.cancelled` when somebody asked for the run's end, `run.lease_lost` whenever the
+    attempt must stop: its lease was lost, its time is up, its run is cancelled, or the worker leaves.
 
     `if run.lease_lost:` asks; `run.lease_lost.wait(5)` waits in a thread; `await run.lease_lost.wait_async()` waits in
-    a coroutine. What a handler returns after the flag was set is not recorded.
+    a coroutine. What a handler returns after a flag was set is not recorded.
     """
 
     __slots__ = ("_is_set", "_wakers")
@@ -30,7 +34,7 @@ class StopFlag:
         self._wakers: list[Callable[[], object]] = []
 
     def is_set(self) -> bool:
-        """Tell whether the attempt must stop."""
+        """Tell whether that has happened."""
         return self._is_set
 
     def __bool__(self) -> bool:
@@ -81,13 +85,18 @@ class StopFlag:
                 self._wakers.remove(wake)
 
 
+def _to_nobody(_: Progress) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """One attempt at one run, as its handler sees it. Public as `rota.Run`.
 
     `run_id` stands for the pair (job_id, scheduled_for) and is the same on every attempt: write results under it, and a
     second attempt finds what the first one did. `attempt` counts from 1. `payload` is the job's JSON object.
-    `lease_token` proves that this attempt holds the run: give it to nobody else, and log it nowhere.
+    `lease_token` proves that this attempt holds the run: give it to nobody else, and log it nowhere. Of the two flags
+    `lease_lost` says that the attempt must stop, and `cancelled` that this is what somebody wants.
     """
 
     job_id: str
@@ -97,11 +106,21 @@ class RunContext:
     run_id: UUID
     payload: dict[str, Any]
     lease_lost: StopFlag
+    cancelled: StopFlag
     lease_token: UUID = field(repr=False)
+    tell_progress: TellProgress = field(default=_to_nobody, repr=False, compare=False)
+
+    def progress(self, value: float | None = None, note: str | None = None) -> None:
+        """Say how far the run is: a share from 0 to 1, a note of at most 500 characters, or both. Raises InvalidInput.
+
+        It travels with the lease's renewal: never waited for, sent at most once a second, and of what was said in
+        between the latest counts. After a lost lease nobody hears it.
+        """
+        self.tell_progress(check_progress(value, note))
 
     @classmethod
-    def of(cls, claim: Claim) -> Self:
-        """Return the context of a claim, with a flag of its own."""
+    def of(cls, claim: Claim, *, tell_progress: TellProgress = _to_nobody) -> Self:
+        """Return the context of a claim, with flags of its own."""
         return cls(
             job_id=claim.job_id,
             tenant_id=claim.tenant_id,
@@ -110,7 +129,9 @@ class RunContext:
             run_id=claim.run_id,
             payload=claim.payload,
             lease_lost=StopFlag(),
+            cancelled=StopFlag(),
             lease_token=claim.key.token,
+            tell_progress=tell_progress,
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -126,8 +147,15 @@ class RunContext:
         }
 
     @classmethod
-    def from_wire(cls, wire: dict[str, Any], *, lease_lost: StopFlag) -> Self:
-        """Return the context that `to_wire` described, with this process's flag."""
+    def from_wire(
+        cls,
+        wire: dict[str, Any],
+        *,
+        lease_lost: StopFlag,
+        cancelled: StopFlag,
+        tell_progress: TellProgress = _to_nobody,
+    ) -> Self:
+        """Return the context that `to_wire` described, with this process's flags."""
         return cls(
             job_id=wire["job_id"],
             tenant_id=wire["tenant_id"],
@@ -136,5 +164,7 @@ class RunContext:
             run_id=UUID(wire["run_id"]),
             payload=wire["payload"],
             lease_lost=lease_lost,
+            cancelled=cancelled,
             lease_token=UUID(wire["lease_token"]),
+            tell_progress=tell_progress,
         )

@@ -1,12 +1,13 @@
 """The desk: all that a worker says to the control plane, whatever lies between them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from rota.domain.attempt import Claim, LeaseKey, Report
+from rota.domain.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,13 @@ class Renewal:
 class Desk(Protocol):
     """Claim, renew, report: one conformance suite proves every implementation."""
 
-    async def announce(self, worker: WorkerInfo, *, last_claim_at: datetime | None = None) -> bool:
+    async def announce(
+        self, worker: WorkerInfo, *, last_claim_at: datetime | None = None, claimed: int | None = None
+    ) -> bool:
         """Say that the worker lives and which handlers it knows. Idempotent; repeated every few seconds.
 
-        `last_claim_at` is when its last claim succeeded, or it was full. True asks it to claim no more.
+        `last_claim_at` is when its last claim succeeded, or it was full; `claimed` counts the runs that it has claimed
+        since its start. True asks it to claim no more.
         """
         ...
 
@@ -48,8 +52,8 @@ class Desk(Protocol):
         """Take at most `limit` runs of the worker's pool whose handlers it knows, best rank first."""
         ...
 
-    async def renew(self, keys: Sequence[LeaseKey]) -> Renewal:
-        """Extend every lease that is still held under its token."""
+    async def renew(self, keys: Sequence[LeaseKey], *, progress: Mapping[UUID, Progress] | None = None) -> Renewal:
+        """Extend every lease that is still held under its token; note how far some of these runs are, by token."""
         ...
 
     async def report(self, reports: Sequence[Report]) -> frozenset[UUID]:
@@ -66,4 +70,13 @@ class Desk(Protocol):
 
     async def close(self) -> None:
         """Give back what the desk holds (connections)."""
+        ...
+
+
+@runtime_checkable
+class HearsCancels(Protocol):
+    """A desk that can say at once that runs are to be cancelled; from others it is heard with the next renewal."""
+
+    async def wait_for_cancel(self) -> None:
+        """Return when somebody has asked for the end of a run that runs, be it at this worker or another."""
         ...

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import os
 import re
 import traceback
@@ -11,7 +12,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final
 
-from rota.domain.attempt import Outcome, clean_error
+from rota.domain.attempt import RESULT_LIMIT, Outcome, check_result, clean_error
 from rota.errors import GiveUp, RetryLater
 
 SUMMARY_LIMIT: Final = 500
@@ -33,12 +34,16 @@ _MACHINERY: Final = (os.path.dirname(__file__) + os.sep, os.path.dirname(asyncio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What became of one call, in a Report's words. `error` is cleaned and bounded, `result` has been checked."""
+    """What became of one call, in a Report's words. `error` is cleaned and bounded, `result` has been checked.
+
+    `dropped` says why a success is without the result that its handler returned.
+    """
 
     outcome: Outcome
     error: str | None = None
     retry_after: timedelta | None = None
     result: Any = None
+    dropped: str | None = None
 
 
 class PlainFailure(Exception):
@@ -46,6 +51,23 @@ class PlainFailure(Exception):
 
 
 SUCCEEDED: Final = Ending(outcome=Outcome.SUCCEEDED)
+
+
+def succeeded(returned: object) -> Ending:
+    """Return a success with what the handler returned as its result.
+
+    What cannot be kept is left out, and the success stays one: the work is done, and might not bear being repeated.
+    """
+    if returned is None:
+        return SUCCEEDED
+    try:
+        if _is_large(returned):
+            return Ending(outcome=Outcome.SUCCEEDED, dropped=f"it has more than {RESULT_LIMIT} bytes")
+        text = check_result(returned)
+    except Exception as error:
+        return Ending(outcome=Outcome.SUCCEEDED, dropped=error_text(_said(error))[:SUMMARY_LIMIT])
+    # A copy: what was returned may still change before it is reported.
+    return Ending(outcome=Outcome.SUCCEEDED, result=None if text is None else json.loads(text))
 
 
 def failed(text: str, *, retry_after: timedelta | None = None) -> Ending:
@@ -62,7 +84,7 @@ def call(function: Callable[..., Any], *arguments: object) -> Ending:
     if inspect.iscoroutine(result):
         result.close()
         return failed("the handler returned a coroutine, so none of it has run: declare it with `async def`")
-    return SUCCEEDED
+    return succeeded(result)
 
 
 def call_async(function: Callable[..., Awaitable[object]], *arguments: object) -> Ending:
@@ -70,10 +92,10 @@ def call_async(function: Callable[..., Awaitable[object]], *arguments: object) -
 
     async def whole() -> Ending:
         try:
-            await function(*arguments)
+            returned = await function(*arguments)
         except Exception as raised:
             return ending_of(raised)
-        return SUCCEEDED
+        return succeeded(returned)
 
     try:
         return asyncio.run(whole())
@@ -114,6 +136,21 @@ def error_text(text: str) -> str:
 def mask_secrets(text: str) -> str:
     """Hide the passwords in a text's addresses: `scheme://user:password@`, and `password=...` or `sslpassword=...`."""
     return _PASSWORD.sub(r"\1\2\3***", text)
+
+
+def _is_large(value: object) -> bool:
+    """Tell whether a value is surely too large for a result, without looking at much more than there may be of it."""
+    waiting, room = [value], RESULT_LIMIT
+    while waiting and room >= 0:
+        part = waiting.pop()
+        room -= 1
+        if isinstance(part, str):
+            room -= len(part)
+        elif isinstance(part, dict | list | tuple):
+            if len(part) > room:
+                return True
+            waiting += [*part.keys(), *part.values()] if isinstance(part, dict) else part
+    return room < 0
 
 
 def _said(raised: BaseException) -> str:

@@ -3,10 +3,14 @@
 import asyncio
 from typing import Protocol
 
+import structlog
+
 from rota.domain.attempt import Report
-from rota.worker.ending import SUCCEEDED, Ending, ending_of, failed
+from rota.worker.ending import Ending, ending_of, failed, succeeded
 from rota.worker.live import LiveAttempt
 from rota.worker.threads import ThreadSlots
+
+_log = structlog.get_logger(__name__)
 
 
 class Children(Protocol):
@@ -41,7 +45,13 @@ class Executor:
                 ending = failed("CancelledError: the handler cancelled itself")
             except BaseException as raised:
                 ending = ending_of(raised)
-        return live.report(ending) if live.stop is None else live.report_of_stop()
+        if live.stop is not None:
+            return live.report_of_stop()
+        if ending.dropped is not None:
+            _log.warning(
+                "result.dropped", handler=live.handler.name, run_id=str(live.claim.run_id), reason=ending.dropped
+            )
+        return live.report(ending)
 
     async def _run(self, live: LiveAttempt) -> Ending:
         handler = live.handler
@@ -50,8 +60,7 @@ class Executor:
             return ending
         arguments = (live.context,) if handler.takes_run else ()
         if handler.isolation == "async":
-            await handler.function(*arguments)
-            return SUCCEEDED
+            return succeeded(await handler.function(*arguments))
         if handler.isolation == "process":
             return await self._children.run(live)
         done = self._threads.start(handler.function, *arguments)

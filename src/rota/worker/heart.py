@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
@@ -20,6 +20,7 @@ import structlog
 
 from rota.clock import Clock, SystemClock
 from rota.domain.attempt import Claim
+from rota.domain.progress import Progress
 from rota.worker import frames
 from rota.worker.backoff import Backoff
 from rota.worker.lease_book import line_of
@@ -88,6 +89,14 @@ class Heart(ProcessGroups, Protocol):
         """Renew these no longer."""
         ...
 
+    def note(self, progress: Mapping[UUID, Progress]) -> None:
+        """Let renewals say how far these runs are, by token; soon, and not one by one."""
+        ...
+
+    def hasten(self) -> None:
+        """Renew everything now, as often as that is sensible: there may be news, such as a cancellation."""
+        ...
+
     async def stop(self, *, release: bool) -> None:
         """End. With `release` the leases that are still held are given back, without a charge for the attempt."""
         ...
@@ -127,6 +136,7 @@ class ProcessHeart:
         self._groups: set[int] = set()
         self._new: dict[UUID, _Lease] = {}
         self._gone: list[str] = []
+        self._progress: dict[str, Progress] = {}
         self._is_flush_due = False
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: asyncio.WriteTransport | None = None
@@ -162,6 +172,17 @@ class ProcessHeart:
                 self._gone.append(lease.line[0])
         if self._gone:
             self._flush_soon()
+
+    def note(self, progress: Mapping[UUID, Progress]) -> None:
+        for token, said in progress.items():
+            if token in self._leases:
+                self._progress[str(token)] = said.after(self._progress.get(str(token)))
+        if self._progress:
+            self._flush_soon()
+
+    def hasten(self) -> None:
+        if self._leases:
+            self._write({"beat": True})
 
     def guard(self, group: int) -> None:
         self._groups.add(group)
@@ -278,12 +299,15 @@ class ProcessHeart:
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._pipe is None or not (self._new or self._gone):
+        if self._pipe is None or not (self._new or self._gone or self._progress):
             return
         now = self._clock.monotonic()
         lines = [[*lease.line, round(lease.until - now, 3)] for lease in self._new.values()]
-        self._write({"hold": lines, "drop": self._gone})
-        self._new, self._gone = {}, []
+        message: frames.Message = {"hold": lines, "drop": self._gone}
+        if self._progress:
+            message["progress"] = self._progress
+        self._write(message)
+        self._new, self._gone, self._progress = {}, [], {}
 
     def _write(self, message: frames.Message) -> None:
         # A heart that is being started again gets everything from `_spawn`.

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from rota.clock import SystemClock
 from rota.domain.attempt import LeaseKey, Outcome, Report
+from rota.errors import DatabaseUnavailable
 from rota.worker import frames
 from rota.worker.backoff import Backoff
 from rota.worker.desk import Desk
@@ -35,6 +36,15 @@ OPEN_TIME: Final = 10.0
 
 LAST_WORDS_TIME: Final = 0.2
 """Seconds to read what a worker wrote before it died."""
+
+PROGRESS_INTERVAL: Final = 1.0
+"""Seconds between two renewals that are made for the sake of progress alone."""
+
+HASTE_INTERVAL: Final = 0.5
+"""Seconds between two renewals that are brought forward."""
+
+TRANSIENT: Final = (DatabaseUnavailable, OSError)
+"""What passes by itself (a TimeoutError is an OSError): progress is worth telling again."""
 
 STOPPED_CHECK: Final = 0.2
 """Seconds between looks at a worker that is stopped."""
@@ -62,6 +72,8 @@ class HeartProcess:
         self._changed = asyncio.Event()
         # The first round finds no lease, and opens the desk before it is needed.
         self._next_round = self._clock.monotonic()
+        self._next_news = inf
+        self._rounded_at = self._noted_at = -inf
 
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Renew until the worker ends, then settle what it leaves."""
@@ -90,26 +102,35 @@ class HeartProcess:
             self._groups.update(message.get("guard", ()))
             self._groups.difference_update(message.get("unguard", ()))
             due = now + self._book.take(message, now=now)
+            if "beat" in message:
+                due = min(due, max(now, self._rounded_at + HASTE_INTERVAL))
             if due < self._next_round:
                 self._next_round = due
+                self._changed.set()
+            if "progress" in message and self._next_news == inf:
+                self._next_news = max(now, self._noted_at + PROGRESS_INTERVAL)
                 self._changed.set()
         return None
 
     async def _renew(self) -> None:
         while True:
             now = self._clock.monotonic()
-            if now < self._next_round:
+            due = min(self._next_round, self._next_news)
+            if now < due:
                 self._changed.clear()
-                await self._clock.wait(self._changed, self._next_round - now)
+                await self._clock.wait(self._changed, due - now)
             elif _is_stopped(self._worker_pid):
                 await self._clock.sleep(STOPPED_CHECK)
+            elif now < self._next_round:
+                await self._tell_news()
             else:
                 await self._round()
 
     async def _round(self) -> None:
         """Renew everything once, and set the next round's time."""
         started = self._clock.monotonic()
-        self._next_round = started + LONGEST_INTERVAL
+        self._rounded_at = self._noted_at = started
+        self._next_round, self._next_news = started + LONGEST_INTERVAL, inf
         self._tell("ended", self._book.end_overdue(now=started))
         # Without a lease the desk is opened all the same, before it is needed.
         delays = [await self._renew_batch(batch) for batch in _batches(self._book.keys()) or [[]]]
@@ -120,16 +141,29 @@ class HeartProcess:
         retry = self._clock.monotonic() + max(delays) if any(delays) else inf
         self._next_round = min(self._next_round, due, retry)
 
+    async def _tell_news(self) -> None:
+        """Renew what has made progress, and nothing else: the others' renewals are not due."""
+        self._noted_at = self._clock.monotonic()
+        self._next_news = inf
+        delays = [await self._renew_batch(batch) for batch in _batches(self._book.keys_with_progress())]
+        if any(delays):
+            self._next_news = self._clock.monotonic() + max(PROGRESS_INTERVAL, *delays)
+
     async def _renew_batch(self, batch: Sequence[LeaseKey]) -> float:
         """Renew one batch, whatever became of those before it. Returns the seconds to wait after a failure, else 0."""
+        progress = self._book.progress_of(batch)
         try:
             desk = await self._open()
             if batch:
                 async with asyncio.timeout(CALL_TIME):
-                    renewal = await desk.renew(batch)
+                    renewal = await desk.renew(batch, progress=progress)
+                self._book.forget_progress(progress)
                 self._tell("lost", self._book.lose(renewal.lost))
                 self._tell("cancelled", self._book.cancel(renewal.cancelled))
         except Exception as error:
+            if not isinstance(error, TRANSIENT):
+                # Should it be the progress that a desk cannot take: it must not cost the leases.
+                self._book.forget_progress(progress)
             return await self._after(error)
         return 0.0
 

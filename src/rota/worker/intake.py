@@ -52,7 +52,8 @@ class Intake:
     """Claims, one call at a time, and hands on what it gets.
 
     `free_slots` says how many runs there is room for; `room` is set when that may have grown. `begin` takes the claims;
-    True means that some went straight back, so that asking again at once would only get them again.
+    True means that some went straight back, so that asking again at once would only get them again. `claimed` says how
+    many runs have been claimed since the worker's start.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Intake:
         room: asyncio.Event,
         free_slots: Callable[[], int],
         begin: Callable[[Sequence[Claim]], bool],
+        claimed: Callable[[], int],
     ) -> None:
         self._desk = desk
         self._info = info
@@ -73,6 +75,7 @@ class Intake:
         self._room = room
         self._free_slots = free_slots
         self._begin = begin
+        self._claimed = claimed
         self._announced = asyncio.Event()
         self._may_claim = asyncio.Event()
         self._may_claim.set()
@@ -86,7 +89,8 @@ class Intake:
                 if self._free_slots() <= 0:
                     # A full worker need not claim, and is as well as one that does.
                     self._claimed_at = self._clock.now()
-                self._obey(drain=await self._desk.announce(self._info, last_claim_at=self._claimed_at))
+                drains = await self._desk.announce(self._info, last_claim_at=self._claimed_at, claimed=self._claimed())
+                self._obey(drain=drains)
                 backoff.reset()
                 delay = ANNOUNCE_INTERVAL
             except Exception as error:

@@ -3,13 +3,14 @@
 Most runs end before their first renewal, so a lease is kept as it came from the pipe, and becomes a key when used.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from rota.domain.attempt import LeaseKey
+from rota.domain.progress import Progress
 from rota.worker.frames import Message
 
 RENEWALS_PER_LEASE: Final = 3
@@ -40,6 +41,8 @@ class Held:
     duration: float
     until: float
     is_cancelled: bool = False
+    progress: Progress | None = None
+    """What the desk has not been told yet."""
     _key: LeaseKey | None = None
 
     @property
@@ -69,6 +72,10 @@ class LeaseBook:
             self._held[line[0]] = Held(line, line[4], now + line[5])
         for token in message.get("drop", ()):
             self._held.pop(token, None)
+        for token, said in message.get("progress", {}).items():
+            held = self._held.get(token)
+            if held is not None:
+                held.progress = Progress(*said).after(held.progress)
         return interval_of(line[4] for line in lines)
 
     def interval(self) -> float:
@@ -98,3 +105,19 @@ class LeaseBook:
 
     def keys(self) -> list[LeaseKey]:
         return [held.key for held in self._held.values()]
+
+    def keys_with_progress(self) -> list[LeaseKey]:
+        """Return the leases of runs whose progress the desk has not been told."""
+        return [held.key for held in self._held.values() if held.progress is not None]
+
+    def progress_of(self, keys: Sequence[LeaseKey]) -> dict[UUID, Progress]:
+        """Return what the desk has not been told of these, by token."""
+        told = {key.token: self._held.get(str(key.token)) for key in keys}
+        return {token: held.progress for token, held in told.items() if held is not None and held.progress is not None}
+
+    def forget_progress(self, told: Mapping[UUID, Progress]) -> None:
+        """Let go of what the desk was told, where no later word has come meanwhile."""
+        for token, said in told.items():
+            held = self._held.get(str(token))
+            if held is not None and held.progress is said:
+                held.progress = None

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from math import inf
+from typing import Final
 from uuid import UUID
 
-from rota.domain.attempt import Claim, Outcome, Report
+from rota.domain.attempt import Claim, Outcome, Report, clean_error
 from rota.worker.context import RunContext
 from rota.worker.ending import Ending
-from rota.worker.handlers import Handler
+from rota.worker.handlers import SHELL, Handler
 
 
 class Stop(Enum):
@@ -21,6 +22,8 @@ class Stop(Enum):
     CANCELLED = auto()
     RELEASE = auto()
 
+
+_ON_REQUEST: Final = "cancelled on request"
 
 _TIMEOUT_TEXTS = {
     "async": "the handler was cancelled",
@@ -33,7 +36,8 @@ _TIMEOUT_TEXTS = {
 class LiveAttempt:
     """One claim in work. `deadline` is on the worker clock's stopwatch, in seconds.
 
-    Once `stop` is set it decides the outcome: a handler that returns because it was told to stop has not succeeded.
+    Once `stop` is set it decides the outcome: a handler that returns because it was told to stop has not succeeded. Nor
+    has one that returns after its run was cancelled.
     `lingering` is the end of a call that nobody waits for any more and nothing can end: a thread past its time.
     """
 
@@ -52,11 +56,25 @@ class LiveAttempt:
     def token(self) -> UUID:
         return self.claim.key.token
 
+    @property
+    def may_see_cancel(self) -> bool:
+        """Whether the handler can end by itself when its run is cancelled: user code in this process, with its run."""
+        handler = self.handler
+        is_ours = handler.takes_claim or handler.name == SHELL
+        return self.has_begun and handler.takes_run and not is_ours and handler.isolation != "process"
+
+    def ask_to_end(self) -> None:
+        """Tell the handler that its run is cancelled, and leave it to it to end."""
+        self.context.cancelled.set()
+        self.context.lease_lost.set()
+
     def halt(self, reason: Stop) -> None:
-        """Tell the handler to stop. The first reason counts."""
+        """Tell the handler to stop. The first reason counts, and a cancellation before a timeout or a shutdown."""
         if self.stop is not None:
             return
-        self.stop = reason
+        if reason is Stop.CANCELLED:
+            self.context.cancelled.set()
+        self.stop = Stop.CANCELLED if self.context.cancelled and reason is not Stop.LEASE_LOST else reason
         self.context.lease_lost.set()
         # A task that is cancelled before its first step never runs at all, so it could not report either.
         if self.task is not None and self.has_begun:
@@ -64,6 +82,8 @@ class LiveAttempt:
 
     def report(self, ending: Ending) -> Report:
         """Return the report of a call that ended by itself."""
+        if self.context.cancelled:
+            return self._cancelled(ending.error)
         return Report(
             key=self.claim.key,
             outcome=ending.outcome,
@@ -84,5 +104,9 @@ class LiveAttempt:
                 key=self.claim.key, outcome=Outcome.TIMED_OUT, error=f"no result within {seconds:g} s: {told}"
             )
         if self.stop is Stop.CANCELLED:
-            return Report(key=self.claim.key, outcome=Outcome.CANCELLED, error="cancelled on request")
+            return self._cancelled()
         return Report(key=self.claim.key, outcome=Outcome.RELEASED)
+
+    def _cancelled(self, error: str | None = None) -> Report:
+        text = _ON_REQUEST if error is None else f"{_ON_REQUEST}\n\n{error}"
+        return Report(key=self.claim.key, outcome=Outcome.CANCELLED, error=clean_error(text))

@@ -1,15 +1,16 @@
 """The desk of a worker that reaches the database itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from rota.clock import Clock, DatabaseClock
 from rota.domain.attempt import Claim, LeaseKey, Report
+from rota.domain.progress import Progress
 from rota.services.completion import Completion
 from rota.services.dispatch import Dispatch
 from rota.services.fleet import Fleet
-from rota.services.hints import Hint, Hints, pool_topic
+from rota.services.hints import CANCELS, Hint, Hints, pool_topic
 from rota.store.database import Database
 from rota.worker.desk import Renewal, WorkerInfo
 
@@ -25,6 +26,7 @@ class LocalDesk:
         self._completion = Completion(database, clock, hints)
         self._fleet = Fleet(database, clock)
         self._ready: dict[str, Hint] = {}
+        self._cancels = hints.subscribe(CANCELS)
         self._owns_database = owns_database
 
     @classmethod
@@ -35,7 +37,9 @@ class LocalDesk:
         await database.measure(clock)
         return cls(database, clock, Hints(database, clock), owns_database=True)
 
-    async def announce(self, worker: WorkerInfo, *, last_claim_at: datetime | None = None) -> bool:
+    async def announce(
+        self, worker: WorkerInfo, *, last_claim_at: datetime | None = None, claimed: int | None = None
+    ) -> bool:
         return await self._fleet.announce(
             instance=worker.instance,
             worker_id=worker.worker_id,
@@ -44,6 +48,7 @@ class LocalDesk:
             concurrency=worker.concurrency,
             tenant_id=worker.tenant_id,
             last_claim_at=last_claim_at,
+            claimed=claimed,
         )
 
     async def claim(self, worker: WorkerInfo, *, limit: int) -> list[Claim]:
@@ -55,10 +60,10 @@ class LocalDesk:
             tenant_id=worker.tenant_id,
         )
 
-    async def renew(self, keys: Sequence[LeaseKey]) -> Renewal:
+    async def renew(self, keys: Sequence[LeaseKey], *, progress: Mapping[UUID, Progress] | None = None) -> Renewal:
         if isinstance(self._clock, DatabaseClock) and self._owns_database:
             await self._database.measure(self._clock)
-        held = await self._completion.renew(keys)
+        held = await self._completion.renew(keys, progress=progress)
         return Renewal(
             renewed={token: lease.expires_at for token, lease in held.items()},
             lost=frozenset(key.token for key in keys if key.token not in held),
@@ -75,8 +80,13 @@ class LocalDesk:
         hint = self._ready.get(worker.pool)
         if hint is None:
             hint = self._ready[worker.pool] = self._hints.subscribe(pool_topic(worker.pool))
-        await self._clock.wait(hint, timeout)
+        # A limit's next token is no news to anybody: whoever waits for it knows when it will be there.
+        await self._clock.wait(hint, min(timeout, self._dispatch.seconds_until_token(worker.pool)))
         hint.clear()
+
+    async def wait_for_cancel(self) -> None:
+        await self._cancels.wait()
+        self._cancels.clear()
 
     async def close(self) -> None:
         if self._owns_database:

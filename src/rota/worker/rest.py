@@ -1,6 +1,6 @@
 """The desk of a worker that reaches the control plane over HTTP: no database, no credentials but its token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID, uuid4
@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 from rota.client import Client
 from rota.domain.attempt import CLAIM_LIMIT, Claim, LeaseKey, Outcome, Report, check_result, clean_error
 from rota.domain.ids import shard_of, slot_of
+from rota.domain.progress import Progress
 from rota.wire.work import BATCH_LIMIT, WAIT_LIMIT, ClaimedRun, CompleteOne, Status
 from rota.worker.desk import Renewal, WorkerInfo
 
@@ -42,13 +43,16 @@ class RestDesk:
         self._worker_id = HEART
         self._in_doubt: dict[UUID, UUID] = {}
 
-    async def announce(self, worker: WorkerInfo, *, last_claim_at: datetime | None = None) -> bool:
+    async def announce(
+        self, worker: WorkerInfo, *, last_claim_at: datetime | None = None, claimed: int | None = None
+    ) -> bool:
         return await self._client.announce(
             worker_id=worker.worker_id,
             instance=worker.instance,
             pool=worker.pool,
             handlers=sorted(worker.handlers),
             concurrency=worker.concurrency,
+            claimed=claimed,
         )
 
     async def claim(self, worker: WorkerInfo, *, limit: int) -> list[Claim]:
@@ -74,10 +78,12 @@ class RestDesk:
             await self.report([Report(key=claim.key, outcome=Outcome.RELEASED) for claim in claims[limit:]])
         return claims[:limit]
 
-    async def renew(self, keys: Sequence[LeaseKey]) -> Renewal:
+    async def renew(self, keys: Sequence[LeaseKey], *, progress: Mapping[UUID, Progress] | None = None) -> Renewal:
         renewal = Renewal(renewed={}, lost=frozenset())
         for batch in _batches(keys):
-            said = await self._client.renew([(key.run_id, key.token) for key in batch], worker_id=self._worker_id)
+            said = await self._client.renew(
+                [(key.run_id, key.token) for key in batch], worker_id=self._worker_id, progress=progress
+            )
             renewal = Renewal(
                 renewed=renewal.renewed | {lease.lease_token: lease.lease_expires_at for lease in said.renewed},
                 lost=renewal.lost.union(said.lost),

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -14,6 +15,7 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain.attempt import Claim, Outcome, Report
+from rota.worker.cancels import hear_cancels
 from rota.worker.child_pool import ChildPool
 from rota.worker.context import RunContext
 from rota.worker.deadlines import DeadlineWatch
@@ -24,6 +26,7 @@ from rota.worker.handlers import HandlerRegistry
 from rota.worker.heart import Heart, HeartNews
 from rota.worker.intake import Intake, StopRequest, first_of
 from rota.worker.live import LiveAttempt, Stop
+from rota.worker.progress import ProgressNotes
 from rota.worker.reporter import Ended, Reporter
 from rota.worker.shell import shell_handler
 from rota.worker.threads import ThreadSlots
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
 DRAIN_TIME: Final = timedelta(seconds=30)
 
 STOP_GRACE: Final = 5.0
-"""Seconds that a handler has to clean up after it was told to stop; then its attempt is reported all the same."""
+"""Seconds that a handler has to end by itself after its run was cancelled, and that one which is told to stop has to
+clean up; then its attempt is reported all the same."""
 
 REPORT_TIME: Final = 10.0
 """Seconds that a drained worker tries to bring in its last reports."""
@@ -85,6 +89,7 @@ class Worker:
         self._executor = Executor(threads=self._threads, children=self._children)
         self._reporter = Reporter(desk, clock, answered=self._answered)
         self._running: dict[UUID, LiveAttempt] = {}
+        self._progress = ProgressNotes(clock, tell=heart.note)
         self._watch = DeadlineWatch(clock, attempts=self._running.values, overdue=self._overdue)
         self._stats = WorkerStats()
         self._stop = StopRequest()
@@ -98,6 +103,7 @@ class Worker:
             room=self._room,
             free_slots=self._free_slots,
             begin=self._begin,
+            claimed=lambda: self._stats.claimed,
         )
 
     @property
@@ -133,6 +139,8 @@ class Worker:
             asyncio.create_task(self._intake.announce(), name="rota-announce"),
             asyncio.create_task(self._reporter.run(), name="rota-report"),
             asyncio.create_task(self._watch.run(), name="rota-deadlines"),
+            asyncio.create_task(self._progress.run(), name="rota-progress"),
+            asyncio.create_task(hear_cancels(self._desk, self._heart, self._clock), name="rota-cancels"),
         ]
         try:
             await self._intake.run()
@@ -177,7 +185,8 @@ class Worker:
                 )
                 self._reporter.add(Ended(claim=claim, report=Report(key=claim.key, outcome=Outcome.RELEASED)))
                 continue
-            live = LiveAttempt(claim=claim, handler=handler, context=RunContext.of(claim))
+            context = RunContext.of(claim, tell_progress=partial(self._progress.take, claim.key.token))
+            live = LiveAttempt(claim=claim, handler=handler, context=context)
             live.deadline = started + claim.timeout.total_seconds()
             self._running[live.token] = live
             self._watch.expect(live.deadline)
@@ -251,7 +260,11 @@ class Worker:
             for token in tokens:
                 live = self._running.get(token)
                 # What has a report on its way waits for the desk's own answer.
-                if live is not None and not live.is_settled:
+                if live is None or live.is_settled:
+                    continue
+                if reason is Stop.CANCELLED and live.stop is None and live.may_see_cancel:
+                    self._ask_to_end(live)
+                else:
                     self._halt(live, reason)
         self._reporter.abandon(news.ended)
 
@@ -263,6 +276,12 @@ class Worker:
         else:
             self._settle(live, live.report_of_stop())
             live.deadline = inf
+
+    def _ask_to_end(self, live: LiveAttempt) -> None:
+        """Leave it to a handler to end its cancelled run; once it is overdue, halt it."""
+        live.ask_to_end()
+        live.deadline = min(live.deadline, self._clock.monotonic() + STOP_GRACE)
+        self._watch.expect(live.deadline)
 
     def _halt(self, live: LiveAttempt, reason: Stop) -> None:
         live.halt(reason)

@@ -39,21 +39,21 @@ ON CONFLICT (tenant_id) DO NOTHING
 RETURNING tenant_id;
 
 -- name: lock_tenant
-SELECT tenant_id, max_jobs, max_payload_bytes, calls_per_second, created_at, updated_at
+SELECT tenant_id, max_jobs, max_payload_bytes, calls_per_second, weight, created_at, updated_at
   FROM rota.tenant WHERE tenant_id = $tenant_id FOR NO KEY UPDATE;
 
 -- name: set_quotas
 UPDATE rota.tenant SET max_jobs = $max_jobs, max_payload_bytes = $max_payload_bytes,
-       calls_per_second = $calls_per_second, updated_at = $now
+       calls_per_second = $calls_per_second, weight = $weight, updated_at = $now
  WHERE tenant_id = $tenant_id
-RETURNING tenant_id, max_jobs, max_payload_bytes, calls_per_second, created_at, updated_at;
+RETURNING tenant_id, max_jobs, max_payload_bytes, calls_per_second, weight, created_at, updated_at;
 
 -- name: get_tenant
-SELECT tenant_id, max_jobs, max_payload_bytes, calls_per_second, created_at, updated_at
+SELECT tenant_id, max_jobs, max_payload_bytes, calls_per_second, weight, created_at, updated_at
   FROM rota.tenant WHERE tenant_id = $tenant_id;
 
 -- name: list_tenants
-SELECT tenant_id, max_jobs, max_payload_bytes, calls_per_second, created_at, updated_at
+SELECT tenant_id, max_jobs, max_payload_bytes, calls_per_second, weight, created_at, updated_at
   FROM rota.tenant ORDER BY tenant_id LIMIT $limit;
 
 -- name: get_signing_secret

@@ -1,47 +1,225 @@
 -- name: claim_runs
--- Take the best-ranked open runs of a pool whose handlers the worker knows, and lease each under its own token.
+-- Take open runs of a pool whose handlers the worker knows, and lease each under its own token: tenants take turns,
+-- each with his runs in the order of their ranks, and no run starts past a limit that it is under.
+-- The turn begins after tenant $after, or with him while he is $owed runs, and goes round by one index: it jumps from
+-- tenant to tenant, so that nobody's backlog is read. Where few have runs each gives his share of the batch at once.
 -- Picked by ctid, since statistics of a table that is empty one moment and deep the next make any join plan flip.
+-- Rows, permits and buckets are locked before anything is decided: permits by SKIP LOCKED, so that a free one that
+-- somebody else takes just then is not waited for; buckets one after the other in the order of their keys.
 -- With a $claim_id the tokens are noted under it, and a second claim of that id fails as a whole.
-WITH taken AS (
-  DELETE FROM rota.pending WHERE ctid = ANY (ARRAY (
-    SELECT ctid FROM rota.pending
-     WHERE pool = $pool AND rank >= $low_water
-       AND gate = 'open' -- not: claim_tenant_runs
-       -- claim_tenant_runs: AND tenant_id = $tenant_id AND gate BETWEEN 'open' AND 'open'
-       AND (handler = ANY ($handlers::text[]) OR $any_handler AND handler NOT IN ('shell', 'http'))
-     ORDER BY rank LIMIT $limit FOR UPDATE SKIP LOCKED))
-  RETURNING shard, job_uid, scheduled_for, attempt, rank, handler),
+WITH RECURSIVE turn (tenant_id, place, lap, low_water) AS (
+  -- lap 0: the tenant who is owed; 1: those behind him; 2: from the first on; 3: him again, and the round is over.
+  SELECT $after::text, 0, CASE WHEN $owed::integer > 0 THEN 0 ELSE 1 END, $low_water::bigint
+  UNION ALL
+  SELECT next.tenant_id, t.place + 1, next.lap, next.low_water
+    FROM turn t
+   CROSS JOIN LATERAL (
+     (SELECT p.tenant_id, 1 AS lap, $low_water AS low_water FROM rota.pending p
+       WHERE t.lap = 0 AND p.pool = $pool AND p.gate = 'open' AND p.tenant_id = $after AND p.rank >= $low_water
+       ORDER BY p.rank LIMIT 1)
+     UNION ALL
+     (SELECT p.tenant_id, 1, -9223372036854775808 FROM rota.pending p
+       WHERE t.lap <= 1 AND NOT $alone AND p.pool = $pool AND p.gate = 'open' AND p.tenant_id > t.tenant_id
+       ORDER BY p.tenant_id LIMIT 1)
+     UNION ALL
+     (SELECT p.tenant_id, 2, -9223372036854775808 FROM rota.pending p
+       WHERE t.lap <= 1 AND NOT $alone AND p.pool = $pool AND p.gate = 'open' AND p.tenant_id < $after
+       ORDER BY p.tenant_id LIMIT 1)
+     UNION ALL
+     (SELECT p.tenant_id, 2, -9223372036854775808 FROM rota.pending p
+       WHERE t.lap = 2 AND p.pool = $pool AND p.gate = 'open' AND p.tenant_id > t.tenant_id AND p.tenant_id < $after
+       ORDER BY p.tenant_id LIMIT 1)
+     UNION ALL
+     (SELECT p.tenant_id, 3, $low_water FROM rota.pending p
+       WHERE t.lap IN (1, 2) AND $owed = 0 AND p.pool = $pool AND p.gate = 'open' AND p.tenant_id = $after
+         AND p.rank >= $low_water
+       ORDER BY p.rank LIMIT 1)
+     LIMIT 1) next
+   WHERE t.place < $turns AND t.lap < 3),
+shared AS MATERIALIZED (
+  SELECT s.*, greatest(CASE WHEN s.place = 1 AND $owed > 0 THEN $owed ELSE s.weight END,
+                       ceil($scan::integer * s.weight::numeric / sum(s.weight) OVER ()))::integer AS share
+    FROM (SELECT t.tenant_id, t.place, t.low_water, coalesce(w.weight, 1) AS weight
+            FROM turn t
+            LEFT JOIN LATERAL (SELECT x.weight FROM rota.tenant x WHERE x.tenant_id = t.tenant_id LIMIT 1) w ON true
+           WHERE t.place > 0) s),
+first AS MATERIALIZED (
+  SELECT s.place, s.weight, s.share, p.* FROM shared s
+   CROSS JOIN LATERAL (
+         SELECT x.ctid AS at, x.shard, x.job_uid, x.scheduled_for, x.attempt, x.losses, x.priority, x.rank, x.handler,
+                x.tenant_id
+           FROM rota.pending x
+          WHERE x.pool = $pool AND x.gate = 'open' AND x.tenant_id = s.tenant_id AND x.rank >= s.low_water
+            AND (x.handler = ANY ($handlers::text[]) OR $any_handler AND x.handler NOT IN ('shell', 'http'))
+            AND (x.deadline_at IS NULL OR x.deadline_at > $now)
+          ORDER BY x.rank LIMIT s.share FOR UPDATE SKIP LOCKED) p),
+-- What the others left, those share who gave all of theirs and may have more.
+hungry AS MATERIALIZED (
+  SELECT s.tenant_id, s.place, s.low_water, s.weight, s.share,
+         ceil(($scan - (SELECT count(*) FROM first)) * s.weight::numeric / sum(s.weight) OVER ())::integer AS more
+    FROM shared s
+   WHERE $scan > (SELECT count(*) FROM first)
+     AND s.share <= (SELECT count(*) FROM first f WHERE f.place = s.place)),
+picked AS MATERIALIZED (
+  SELECT * FROM first
+  UNION ALL
+  SELECT h.place, h.weight, h.share, p.* FROM hungry h
+   CROSS JOIN LATERAL (
+         SELECT x.ctid AS at, x.shard, x.job_uid, x.scheduled_for, x.attempt, x.losses, x.priority, x.rank, x.handler,
+                x.tenant_id
+           FROM rota.pending x
+          WHERE x.pool = $pool AND x.gate = 'open' AND x.tenant_id = h.tenant_id AND x.rank >= h.low_water
+            AND (x.handler = ANY ($handlers::text[]) OR $any_handler AND x.handler NOT IN ('shell', 'http'))
+            AND (x.deadline_at IS NULL OR x.deadline_at > $now)
+            AND x.ctid <> ALL (ARRAY (SELECT f.at FROM first f WHERE f.place = h.place))
+          ORDER BY x.rank LIMIT h.more FOR UPDATE SKIP LOCKED) p),
+queue AS MATERIALIZED (
+  -- In the order of the turns: each tenant's next `weight` runs, then again.
+  SELECT p.*, row_number() OVER (ORDER BY (p.number - 1) / p.weight, p.place, p.number) AS turn
+    FROM (SELECT p.*, row_number() OVER (PARTITION BY p.place ORDER BY p.rank, p.scheduled_for, p.job_uid)
+                   + CASE WHEN p.place = 1 AND $owed > 0 THEN p.weight - $owed ELSE 0 END AS number
+            FROM picked p
+           -- A row that somebody changed between our snapshot and its lock is a new version, which the writes below could
+           -- not see: its run would be leased and wait. It is as good as locked by another.
+           WHERE (SELECT true FROM rota.pending v WHERE v.ctid = p.at)) p),
 facts AS MATERIALIZED (
-  SELECT t.shard, t.job_uid, t.scheduled_for, t.rank,
+  SELECT q.at, q.turn, q.number, q.weight, q.shard, q.job_uid, q.scheduled_for, q.rank, q.priority, q.losses,
+         q.tenant_id AS queued_by,
          -- What waits as "http" is called by its URL.
-         CASE WHEN t.handler = 'http' THEN coalesce(j.handler, t.handler) ELSE t.handler END AS handler,
+         CASE WHEN q.handler = 'http' THEN coalesce(j.handler, q.handler) ELSE q.handler END AS handler,
          -- A counter at its column's maximum must not make the whole batch fail.
-         least(t.attempt, 2147483646) + 1 AS attempt,
-         ($tokens::uuid[])[(row_number() OVER (ORDER BY t.rank, t.scheduled_for, t.job_uid))::int] AS token,
+         least(q.attempt, 2147483646) + 1 AS attempt,
          coalesce(j.lease_ms, 60000) AS lease_ms, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
-         coalesce(j.max_attempts, 1) AS max_attempts, j.tenant_id, j.job_id, j.payload
-    FROM taken t
-    LEFT JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = t.shard AND x.job_uid = t.job_uid LIMIT 1) j ON true),
+         coalesce(j.max_attempts, 1) AS max_attempts, j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload,
+         j.overlap, j.max_concurrency,
+         j.concurrency_key, j.key_concurrency, j.limits
+    FROM queue q
+    LEFT JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = q.shard AND x.job_uid = q.job_uid LIMIT 1) j ON true
+    LEFT JOIN LATERAL (
+         SELECT x.payload FROM rota.run x
+          WHERE x.shard = q.shard AND x.job_uid = q.job_uid AND x.scheduled_for = q.scheduled_for LIMIT 1) r ON true),
+-- Which limits they are under, and what is left of those. FULL JOIN stands for joins of sets that have the same keys:
+-- it is never planned as a nested loop.
+needs AS MATERIALIZED (
+  SELECT f.turn, f.at, l.limit_key, l.permits, l.rate, l.burst,
+         least(l.weight, nullif(l.permits, 0), l.burst) AS cost,
+         EXISTS (SELECT FROM rota.pending w
+                  WHERE w.gate = 'limit' AND w.limit_key = l.limit_key AND w.tenant_id = f.queued_by AND w.pool = $pool
+                    AND w.rank < f.rank) AS is_behind
+    FROM facts f
+   CROSS JOIN LATERAL rota.limits_on(
+         f.queued_by, f.job_uid, f.overlap, f.max_concurrency, f.concurrency_key, f.key_concurrency, f.limits,
+         f.payload) l),
+keys AS MATERIALIZED (
+  SELECT n.limit_key, max(n.permits) AS permits, max(n.rate) AS rate, max(n.burst) AS burst,
+         sum(n.cost)::integer AS wanted
+    FROM needs n GROUP BY n.limit_key),
+buckets AS MATERIALIZED (
+  SELECT b.limit_key, b.ctid AS at, b.tokens, b.refilled_at FROM rota.bucket b
+   WHERE b.limit_key = ANY (ARRAY (SELECT k.limit_key FROM keys k WHERE k.rate IS NOT NULL))
+   ORDER BY b.limit_key FOR UPDATE),
+slots AS MATERIALIZED (
+  SELECT k.limit_key, p.slot, p.at, row_number() OVER (PARTITION BY k.limit_key) AS number
+    FROM keys k
+   CROSS JOIN LATERAL (
+         SELECT x.slot, x.ctid AS at FROM rota.permit x
+          WHERE x.limit_key = k.limit_key AND x.slot <= k.permits AND x.token IS NULL
+          -- Where a cap was lowered, those who hold what lies above it count as well.
+          LIMIT CASE WHEN EXISTS (SELECT FROM rota.permit o
+                                   WHERE o.limit_key = k.limit_key AND o.slot > k.permits AND o.token IS NOT NULL)
+                     THEN greatest(0, least(k.wanted, k.permits - (
+                          SELECT count(*) FROM rota.permit o WHERE o.limit_key = k.limit_key AND o.token IS NOT NULL)))
+                     ELSE k.wanted END
+            FOR UPDATE SKIP LOCKED) p
+   WHERE k.permits > 0
+     AND (SELECT true FROM rota.permit v WHERE v.ctid = p.at)),
+room AS MATERIALIZED (
+  SELECT k.limit_key, k.permits, k.rate, k.burst, b.at, b.tokens, b.refilled_at,
+         least(CASE WHEN k.permits IS NOT NULL THEN coalesce(s.free, 0) END, floor(b.tokens)) AS free,
+         k.rate IS NOT NULL AND b.at IS NULL AS has_no_bucket,
+         coalesce(s.free, 0) < k.wanted AND coalesce(k.permits, 0) > (
+           SELECT count(*) FROM rota.permit x WHERE x.limit_key = k.limit_key AND x.slot <= k.permits) AS has_few_rows
+    FROM keys k
+    FULL JOIN (SELECT limit_key, count(*) AS free FROM slots GROUP BY limit_key) s USING (limit_key)
+    FULL JOIN (SELECT b.limit_key, b.at, b.refilled_at,
+                      least(k.burst, b.tokens + k.rate * greatest(
+                            0, extract(epoch FROM $now::timestamptz - b.refilled_at)::double precision)) AS tokens
+                 FROM buckets b FULL JOIN keys k USING (limit_key) WHERE k.rate IS NOT NULL AND b.at IS NOT NULL) b
+          USING (limit_key)),
+fits AS MATERIALIZED (
+  -- What cannot run by itself takes nothing from those behind it.
+  SELECT n.turn, n.at, n.limit_key, n.permits, n.rate, n.cost, n.is_behind, r.has_no_bucket OR r.has_few_rows AS is_new,
+         NOT (n.is_behind OR r.has_no_bucket OR r.has_few_rows OR n.cost > r.free)
+         AND sum(CASE WHEN n.is_behind OR n.cost > r.free THEN 0 ELSE n.cost END)
+               OVER (PARTITION BY n.limit_key ORDER BY n.turn) <= r.free AS ok
+    FROM needs n FULL JOIN room r USING (limit_key)),
+refused AS MATERIALIZED (
+  SELECT turn, at, min(limit_key) FILTER (WHERE NOT is_new) AS limit_key, bool_or(is_new) AS is_new
+    FROM fits WHERE NOT ok GROUP BY turn, at),
+granted AS MATERIALIZED (
+  SELECT f.*, ($tokens::uuid[])[f.turn] AS token FROM facts f
+   WHERE f.turn NOT IN (SELECT r.turn FROM refused r) ORDER BY f.turn LIMIT $limit),
+charged AS MATERIALIZED (
+  SELECT * FROM fits n
+   WHERE n.turn NOT IN (SELECT r.turn FROM refused r) AND n.turn <= (SELECT max(g.turn) FROM granted g)),
+held AS MATERIALIZED (
+  SELECT u.turn, limit_key, s.slot, s.at
+    FROM (SELECT c.turn, c.limit_key, row_number() OVER (PARTITION BY c.limit_key ORDER BY c.turn) AS number
+            FROM charged c CROSS JOIN LATERAL unnest(array_fill(0, ARRAY[c.cost])) WHERE c.permits IS NOT NULL) u
+    FULL JOIN slots s USING (limit_key, number)
+   WHERE u.turn IS NOT NULL),
+spent AS MATERIALIZED (
+  SELECT limit_key, sum(cost) AS tokens FROM charged WHERE rate IS NOT NULL GROUP BY limit_key),
+-- And what is written
+taken AS (
+  DELETE FROM rota.pending WHERE ctid = ANY (ARRAY (SELECT g.at FROM granted g)) RETURNING 1),
+parked AS (
+  UPDATE rota.pending p SET gate = 'limit', limit_key = (SELECT r.limit_key FROM refused r WHERE r.at = p.ctid)
+   WHERE p.ctid = ANY (ARRAY (SELECT r.at FROM refused r WHERE NOT r.is_new))),
+paid AS (
+  -- The bucket is there: this writes to its last version, whoever made that while we waited for its lock. An UPDATE would
+  -- look for the one of our snapshot.
+  INSERT INTO rota.bucket AS b (limit_key, tokens, refilled_at)
+  SELECT limit_key, r.tokens - s.tokens, $now FROM spent s FULL JOIN room r USING (limit_key) WHERE s.tokens > 0
+  ON CONFLICT (limit_key) DO UPDATE
+     SET tokens = excluded.tokens, refilled_at = greatest(b.refilled_at, excluded.refilled_at)),
+given AS (
+  UPDATE rota.permit p SET token = ($tokens::uuid[])[(SELECT h.turn FROM held h WHERE h.at = p.ctid)]
+   WHERE p.ctid = ANY (ARRAY (SELECT h.at FROM held h))),
 leased AS (
-  INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id)
-  SELECT shard, job_uid, scheduled_for, token, $now, $now::timestamptz + lease_ms * interval '1 ms', lease_ms, attempt, $worker_id
-    FROM facts),
+  INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id,
+                          priority, losses, permit_keys, permit_slots)
+  SELECT g.shard, g.job_uid, g.scheduled_for, g.token, $now, $now::timestamptz + g.lease_ms * interval '1 ms',
+         g.lease_ms, g.attempt, $worker_id, g.priority, g.losses, h.limit_keys, h.slots
+    FROM granted g
+    FULL JOIN (SELECT h.turn, array_agg(h.limit_key) AS limit_keys, array_agg(h.slot) AS slots
+                 FROM held h GROUP BY h.turn) h USING (turn)),
 noted AS (
   INSERT INTO rota.claim (tenant_id, worker_id, claim_id, tokens, claimed_at)
-  SELECT $claim_tenant_id, $worker_id, $claim_id, array_agg(token), $now FROM facts
+  SELECT $claim_tenant_id, $worker_id, $claim_id, array_agg(g.token), $now FROM granted g
    WHERE $claim_id::uuid IS NOT NULL HAVING count(*) > 0)
-SELECT f.shard, f.job_uid, f.scheduled_for, f.token, f.attempt, f.max_attempts, f.rank, f.handler, f.lease_ms,
-       f.timeout_ms, f.tenant_id, f.job_id, coalesce(r.payload, f.payload) AS payload
-  FROM facts f
-  LEFT JOIN LATERAL (
-       SELECT x.payload FROM rota.run x
-        WHERE x.shard = f.shard AND x.job_uid = f.job_uid AND x.scheduled_for = f.scheduled_for LIMIT 1) r ON true
- ORDER BY f.rank;
-
--- name: claim_tenant_runs
--- like: claim_runs
--- Take runs of one tenant, in that tenant's own order: by another index, whatever others have waiting in the pool. That
--- index says "open" in other words, so that no statistics can lead to the index of all tenants' runs.
+SELECT g.turn, g.queued_by, g.weight, g.number, g.shard, g.job_uid, g.scheduled_for, g.token, g.attempt,
+       g.max_attempts, g.rank, g.handler, g.lease_ms, g.timeout_ms, g.tenant_id, g.job_id, g.payload,
+       NULL::boolean AS has_more, NULL::text AS limit_key, NULL::boolean AS is_new, NULL::boolean AS is_stuck,
+       NULL::integer AS permits, NULL::integer AS burst, NULL::timestamptz AS next_token_at
+  FROM granted g
+UNION ALL
+-- Besides the runs, where the round ended, after how many tenants, and whether there may be more where it was;
+SELECT NULL, t.tenant_id, NULL, t.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       t.place = $turns AND NOT $alone OR EXISTS (
+         SELECT FROM hungry h WHERE (SELECT count(*) FROM picked p WHERE p.place = h.place) >= h.share + h.more),
+       NULL, NULL, NULL, NULL, NULL, NULL
+  FROM turn t WHERE t.place = (SELECT max(x.place) FROM turn x)
+UNION ALL
+-- and a row for each limit that refused some: is it a new one, whose rows are to be made; can others that wait for it
+-- go; and when is its next token?
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, f.limit_key, bool_or(f.is_new), bool_or(f.is_behind AND r.free >= f.cost), max(r.permits), max(r.burst),
+       max(CASE WHEN r.tokens - coalesce(s.tokens, 0) < f.cost THEN
+             $now::timestamptz + (f.cost - r.tokens + coalesce(s.tokens, 0)) / r.rate * interval '1 s' END)
+  FROM fits f FULL JOIN room r USING (limit_key) FULL JOIN spent s USING (limit_key)
+ WHERE NOT f.ok GROUP BY f.limit_key
+ ORDER BY 1;
 
 -- name: tokens_of_claim
 -- Under which tokens a claim took its runs.
@@ -77,6 +255,9 @@ SELECT j.job_uid FROM unnest($shards::smallint[], $job_uids::bigint[]) k (shard,
 -- One that somebody has locked, perhaps a handler's own long transaction that completes its run, is passed over: waiting
 -- for it would cost all the others of the batch their renewal.
 UPDATE rota.lease SET expires_at = $now::timestamptz + lease_ms * interval '1 ms'
+       -- renew_with_progress: , progress = coalesce(($values::real[])[array_position($tokens::uuid[], token)], progress)
+       -- renew_with_progress: , progress_note = coalesce(
+       -- renew_with_progress:     ($notes::text[])[array_position($tokens::uuid[], token)], progress_note)
  WHERE ctid = ANY (ARRAY (
        SELECT held.ctid
          FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[])
@@ -86,6 +267,10 @@ UPDATE rota.lease SET expires_at = $now::timestamptz + lease_ms * interval '1 ms
                WHERE l.shard = h.shard AND l.job_uid = h.job_uid AND l.scheduled_for = h.scheduled_for
                  AND l.token = h.token LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) held))
 RETURNING token, expires_at, cancel_requested_at IS NOT NULL AS cancel;
+
+-- name: renew_with_progress
+-- like: renew_leases
+-- Extend leases and note how far their runs are, in one version of each row; what is not said stays as it was.
 
 -- name: held_leases
 -- Which of these leases are there as yet, whoever has them locked.
@@ -105,8 +290,8 @@ RETURNING token;
 
 -- name: leases_with_jobs
 -- What a decision on the end of these attempts needs to know.
-SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.claimed_at, l.expires_at,
-       j.max_attempts, j.retry, coalesce(j.priority, 0) AS priority, j.pool, (j.job_uid IS NULL OR j.deleted_at IS NOT NULL) AS orphaned
+SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses, l.claimed_at, l.expires_at,
+       j.max_attempts, j.max_losses, j.retry, j.pool, (j.job_uid IS NULL OR j.deleted_at IS NOT NULL) AS orphaned
   FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[])
        h (shard, job_uid, scheduled_for, token)
  CROSS JOIN LATERAL (
@@ -119,8 +304,8 @@ SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.claimed_at, l.
 -- Leases of these shards that lapsed, with what their decision needs. A range of the primary key per shard: an index
 -- on expires_at would cost every renewal its HOT update. One that somebody has locked is being renewed or ended just
 -- then, perhaps by a handler's own long transaction: it is passed over, since waiting for it would hold up the others.
-SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.claimed_at, l.expires_at,
-       j.max_attempts, j.retry, coalesce(j.priority, 0) AS priority, j.pool, (j.job_uid IS NULL OR j.deleted_at IS NOT NULL) AS orphaned
+SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses, l.claimed_at, l.expires_at,
+       j.max_attempts, j.max_losses, j.retry, j.pool, (j.job_uid IS NULL OR j.deleted_at IS NOT NULL) AS orphaned
   FROM unnest($shards::smallint[]) sh
  CROSS JOIN LATERAL (
        SELECT * FROM rota.lease x
@@ -138,9 +323,10 @@ SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.claimed_at, l.
 -- when statistics were taken of a table, or of next month's partition of `run`, while it was empty (19,000 -> 1,000/s).
 WITH told AS MATERIALIZED (
   SELECT * FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[],
-                       $outcomes::text[], $errors::text[], $states::text[], $charged::integer[],
-                       $available_ats::timestamptz[], $ranks::bigint[], $gates::text[], $results::jsonb[])
-         t (shard, job_uid, scheduled_for, token, outcome, error, state, charged, available_at, rank, gate, result)),
+                       $outcomes::text[], $errors::text[], $states::text[], $charged::integer[], $losses::integer[],
+                       $available_ats::timestamptz[], $gates::text[], $reasons::text[], $results::jsonb[])
+         t (shard, job_uid, scheduled_for, token, outcome, error, state, charged, losses, available_at, gate, reason,
+            result)),
 ended AS (
   DELETE FROM rota.lease WHERE ctid = ANY (ARRAY (
     SELECT held.ctid FROM told
@@ -151,19 +337,28 @@ ended AS (
               -- reap_attempts: FOR UPDATE SKIP LOCKED
            ) held))
      -- reap_attempts: AND expires_at <= $expired_by
-  RETURNING shard, job_uid, scheduled_for, token, claimed_at, attempt, worker_id, cancel_requested_at),
+  RETURNING shard, job_uid, scheduled_for, token, claimed_at, attempt, worker_id, cancel_requested_at, priority,
+            permit_keys, permit_slots),
+freed AS (
+  -- The permits go with the lease, in its own statement: nothing else can leave one behind.
+  UPDATE rota.permit SET token = NULL WHERE ctid = ANY (ARRAY (
+    SELECT own.ctid FROM ended e
+     CROSS JOIN LATERAL unnest(e.permit_keys, e.permit_slots) held (limit_key, slot)
+     CROSS JOIN LATERAL (
+           SELECT p.ctid FROM rota.permit p
+            WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = e.token LIMIT 1) own))),
 settled AS MATERIALIZED (
   SELECT e.shard, e.job_uid, e.scheduled_for, e.token, e.claimed_at, e.attempt, e.worker_id, e.cancel_requested_at,
          CASE WHEN e.cancel_requested_at IS NOT NULL AND t.state IN ('pending', 'dead') THEN 'cancelled'
               ELSE t.state END AS state,
-         t.outcome, t.error, t.charged, t.available_at, t.rank, t.gate, t.result
+         t.outcome, t.error, t.charged, t.losses, t.available_at, t.gate, t.reason, t.result, e.priority, e.permit_keys
     FROM ended e JOIN told t ON t.token = e.token),
 recorded AS (
   INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id, error)
   SELECT shard, job_uid, scheduled_for, token, claimed_at, $now, attempt, outcome, worker_id, error FROM settled),
 finished AS (
   UPDATE rota.run r SET outcome = s.state, finished_at = $now, attempt = s.attempt, result = s.result,
-         reason = CASE WHEN s.state <> 'cancelled' THEN NULL
+         reason = CASE WHEN s.state <> 'cancelled' THEN s.reason
                        WHEN s.cancel_requested_at IS NOT NULL THEN 'cancelled on request'
                        WHEN s.outcome = 'cancelled' THEN 'cancelled by its worker'
                        ELSE 'job deleted' END
@@ -173,9 +368,10 @@ finished AS (
           WHERE x.shard = s.shard AND x.job_uid = s.job_uid AND x.scheduled_for = s.scheduled_for LIMIT 1) at
    WHERE s.state <> 'pending' AND r.scheduled_for = s.scheduled_for AND r.tableoid = at.tableoid AND r.ctid = at.ctid),
 waiting AS (
-  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
-  SELECT s.shard, s.job_uid, s.scheduled_for, s.rank, s.available_at, s.charged, s.gate, j.pool, rota.handler_key(j.handler),
-         j.tenant_id
+  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, losses, gate, pool, handler,
+                            tenant_id, priority)
+  SELECT s.shard, s.job_uid, s.scheduled_for, rota.rank_of(s.available_at, s.priority, j.pool), s.available_at, s.charged,
+         s.losses, s.gate, j.pool, rota.handler_key(j.handler), j.tenant_id, s.priority
     FROM settled s JOIN rota.job j ON j.shard = s.shard AND j.job_uid = s.job_uid
    -- An edit or a delete under way is waited for: its own sweep over the waiting runs could not see this one.
    WHERE s.state = 'pending' FOR SHARE OF j),
@@ -184,7 +380,15 @@ buried AS (
   SELECT s.shard, s.job_uid, s.scheduled_for, coalesce(j.tenant_id, ''), $now
     FROM settled s LEFT JOIN rota.job j ON j.shard = s.shard AND j.job_uid = s.job_uid
    WHERE s.state = 'dead')
-SELECT token, state FROM settled;
+SELECT s.token, s.state, w.keys AS awaited, w.tenant_id
+  FROM settled s
+  LEFT JOIN LATERAL (
+       -- Which of the limits that are freer now somebody waits for, and whose turn it was
+       SELECT array_agg(k.limit_key) AS keys,
+              (SELECT j.tenant_id FROM rota.job j WHERE j.shard = s.shard AND j.job_uid = s.job_uid) AS tenant_id
+         FROM unnest(s.permit_keys) k (limit_key)
+        WHERE EXISTS (SELECT FROM rota.pending p WHERE p.gate = 'limit' AND p.limit_key = k.limit_key)) w
+       ON s.permit_keys IS NOT NULL;
 
 -- name: reap_attempts
 -- like: settle_attempts

@@ -24,6 +24,17 @@ SELECT rota.run_id(r.job_uid, r.scheduled_for) AS run_id FROM rota.run r
    AND NOT EXISTS (SELECT FROM rota.dead d WHERE d.shard = r.shard AND d.job_uid = r.job_uid AND d.scheduled_for = r.scheduled_for)
  LIMIT $limit;
 
+-- name: stray_permits
+-- Permits that no lease holds though they are not free, and those that a lease counts as its own and are not.
+SELECT limit_key, slot, 'belongs to no lease' AS trouble FROM rota.permit p
+ WHERE p.token IS NOT NULL AND NOT EXISTS (SELECT FROM rota.lease l WHERE l.token = p.token)
+UNION ALL
+SELECT held.limit_key, held.slot, 'is not that of the lease which counts on it'
+  FROM rota.lease l CROSS JOIN LATERAL unnest(l.permit_keys, l.permit_slots) held (limit_key, slot)
+ WHERE NOT EXISTS (SELECT FROM rota.permit p
+                    WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = l.token)
+ LIMIT $limit;
+
 -- name: schedules_to_audit
 -- Live schedules with the window in which every slot must be a run or in the slot ledger.
 SELECT s.shard, s.job_uid, j.tenant_id, j.job_id, j.schedule, s.since, s.next_slot, s.next_run_at

@@ -14,20 +14,27 @@ SELECT shard, job_uid, next_run_at, next_slot, since FROM rota.schedule
 -- name: write_jobs
 -- Insert or replace definitions. An existing row is replaced only at the version that the caller read.
 INSERT INTO rota.job AS j (shard, job_uid, tenant_id, job_id, version, handler, schedule, payload, pool, priority,
-  max_attempts, retry, misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, start_deadline_ms, labels,
-  description, created_at, updated_at)
+  max_attempts, retry, misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, start_deadline_ms,
+  max_concurrency, concurrency_key, key_concurrency, limits, max_losses, pause_after, labels, description, created_at,
+  updated_at)
 SELECT g.*, $now, $now
   FROM unnest($shards::smallint[], $job_uids::bigint[], $tenant_ids::text[], $job_ids::text[], $versions::bigint[],
               $handlers::text[], $schedules::jsonb[], $payloads::jsonb[], $pools::text[], $priorities::smallint[],
               $max_attempts::integer[], $retries::jsonb[], $misfires::jsonb[], $graces::bigint[], $timeouts::bigint[],
-              $leases::bigint[], $jitters::bigint[], $overlaps::text[], $start_deadlines::bigint[], $labels::jsonb[],
-              $descriptions::text[]) g
+              $leases::bigint[], $jitters::bigint[], $overlaps::text[], $start_deadlines::bigint[],
+              $max_concurrencies::integer[], $concurrency_keys::text[], $key_concurrencies::integer[], $limits::jsonb[],
+              $max_losses::integer[], $pause_afters::integer[], $labels::jsonb[], $descriptions::text[]) g
 ON CONFLICT (shard, job_uid) DO UPDATE SET
   version = excluded.version, handler = excluded.handler, schedule = excluded.schedule, payload = excluded.payload,
   pool = excluded.pool, priority = excluded.priority, max_attempts = excluded.max_attempts, retry = excluded.retry,
   misfire = excluded.misfire, misfire_grace_ms = excluded.misfire_grace_ms, timeout_ms = excluded.timeout_ms,
   lease_ms = excluded.lease_ms, jitter_ms = excluded.jitter_ms, overlap = excluded.overlap,
-  start_deadline_ms = excluded.start_deadline_ms, labels = excluded.labels, description = excluded.description,
+  start_deadline_ms = excluded.start_deadline_ms, max_concurrency = excluded.max_concurrency,
+  concurrency_key = excluded.concurrency_key, key_concurrency = excluded.key_concurrency, limits = excluded.limits,
+  max_losses = excluded.max_losses, pause_after = excluded.pause_after, labels = excluded.labels,
+  description = excluded.description,
+  -- What died under a job that was deleted says nothing of the one that is made under its name.
+  dead_since = CASE WHEN j.deleted_at IS NULL THEN j.dead_since ELSE excluded.updated_at END,
   quarantined = NULL, deleted_at = NULL, updated_at = excluded.updated_at
   WHERE j.version = excluded.version - 1
 RETURNING shard, job_uid;
@@ -42,11 +49,13 @@ ON CONFLICT (shard, job_uid) DO UPDATE SET next_run_at = excluded.next_run_at, n
 RETURNING shard, job_uid;
 
 -- name: reroute_pending
--- Waiting runs follow an edit of their job: pool and handler are the job's, the rank moves by the priority's change.
-UPDATE rota.pending p SET pool = e.pool, handler = rota.handler_key(e.handler), rank = p.rank + e.rank_change,
+-- Waiting runs follow an edit of their job: pool and handler are the job's, and so is a priority that was changed with
+-- them; without a change each keeps its own.
+UPDATE rota.pending p SET pool = e.pool, handler = rota.handler_key(e.handler), priority = coalesce(e.priority, p.priority),
+       rank = rota.rank_of(p.available_at, coalesce(e.priority, p.priority), e.pool),
        gate = CASE p.gate WHEN 'handler' THEN 'open' ELSE p.gate END
-  FROM unnest($shards::smallint[], $job_uids::bigint[], $pools::text[], $handlers::text[], $rank_changes::bigint[])
-       e (shard, job_uid, pool, handler, rank_change)
+  FROM unnest($shards::smallint[], $job_uids::bigint[], $pools::text[], $handlers::text[], $priorities::smallint[])
+       e (shard, job_uid, pool, handler, priority)
  WHERE p.shard = e.shard AND p.job_uid = e.job_uid
 RETURNING p.job_uid;
 
@@ -87,8 +96,10 @@ SELECT count(*) AS jobs FROM (
    LIMIT $bound) c;
 
 -- name: set_pause
--- Pause or (with NULLs) resume; the caller holds the row's lock and writes the schedule in the same transaction.
+-- Pause or (with NULLs) resume; the caller holds the row's lock and writes the schedule in the same transaction. Dead
+-- letters in a row are counted anew from a resume on.
 UPDATE rota.job SET paused_at = $paused_at::timestamptz, pause_reason = $reason, resume_at = $resume_at::timestamptz,
+       dead_since = CASE WHEN $paused_at::timestamptz IS NULL THEN $now ELSE dead_since END,
        version = version + 1, updated_at = $now
  WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL
 RETURNING version;
@@ -106,18 +117,49 @@ SELECT tenant_id, job_id FROM rota.job
 
 -- name: make_missed
 -- Make the runs of slots that a pause held back; a slot that somebody triggered meanwhile has its run. The caller holds
--- the job's lock.
+-- the job's lock. Where only the newest slot may wait ($supersedes), it supersedes older ones as in materialise_runs,
+-- and asks for the end of what runs ($replaces).
 WITH wanted AS MATERIALIZED (
-  SELECT * FROM unnest($slots::timestamptz[], $available_ats::timestamptz[], $ranks::bigint[], $gates::text[])
-                w (scheduled_for, available_at, rank, gate)),
+  SELECT * FROM unnest($slots::timestamptz[], $available_ats::timestamptz[], $deadlines::timestamptz[], $gates::text[])
+                w (scheduled_for, available_at, deadline_at, gate)),
 made AS (
   INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
   SELECT $shard, $job_uid, scheduled_for, $now, 'schedule' FROM wanted
   ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING
-  RETURNING scheduled_for)
-INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
-SELECT $shard, $job_uid, w.scheduled_for, w.rank, w.available_at, 0, w.gate, $pool, rota.handler_key($handler),
-       $tenant_id
+  RETURNING scheduled_for),
+newest AS MATERIALIZED (
+  SELECT max(scheduled_for) AS slot FROM made WHERE $supersedes::boolean HAVING count(*) > 0),
+older AS MATERIALIZED (
+  SELECT p.at, p.scheduled_for FROM newest n
+   CROSS JOIN LATERAL (
+         SELECT x.ctid AS at, x.scheduled_for FROM rota.pending x
+          WHERE x.shard = $shard AND x.job_uid = $job_uid AND x.scheduled_for < n.slot AND x.attempt = 0 AND x.losses = 0
+            AND EXISTS (SELECT FROM rota.run r
+                         WHERE r.shard = x.shard AND r.job_uid = x.job_uid AND r.scheduled_for = x.scheduled_for
+                           AND r.origin = 'schedule')
+            FOR UPDATE OF x SKIP LOCKED) p),
+superseded AS (
+  DELETE FROM rota.pending WHERE ctid = ANY (ARRAY (SELECT at FROM older)) RETURNING scheduled_for),
+cancelled AS (
+  UPDATE rota.run r SET outcome = 'cancelled', finished_at = $now, attempt = 0, reason = $reason
+    FROM older o
+   CROSS JOIN LATERAL (
+         SELECT x.tableoid, x.ctid FROM rota.run x
+          WHERE x.shard = $shard AND x.job_uid = $job_uid AND x.scheduled_for = o.scheduled_for LIMIT 1) at
+   WHERE r.scheduled_for = o.scheduled_for AND r.tableoid = at.tableoid AND r.ctid = at.ctid
+     AND NOT (o.scheduled_for NOT IN (SELECT scheduled_for FROM superseded))),
+replaced AS (
+  UPDATE rota.lease SET cancel_requested_at = $now WHERE ctid = ANY (ARRAY (
+    SELECT l.ctid FROM newest n
+     CROSS JOIN LATERAL (
+           SELECT x.ctid FROM rota.lease x
+            WHERE x.shard = $shard AND x.job_uid = $job_uid AND x.scheduled_for < n.slot
+              AND x.cancel_requested_at IS NULL FOR NO KEY UPDATE SKIP LOCKED) l
+     WHERE $replaces::boolean)))
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
+                          priority, deadline_at)
+SELECT $shard, $job_uid, w.scheduled_for, rota.rank_of(w.available_at, $priority, $pool), w.available_at, 0, w.gate, $pool,
+       rota.handler_key($handler), $tenant_id, $priority::smallint, w.deadline_at
   FROM wanted w WHERE NOT (w.scheduled_for NOT IN (SELECT scheduled_for FROM made))
 RETURNING scheduled_for;
 
@@ -163,3 +205,28 @@ UPDATE rota.schedule SET since = $now, next_slot = $next_slot::timestamptz,
        next_run_at = CASE WHEN next_run_at IS NULL THEN NULL ELSE $next_slot::timestamptz END
  WHERE shard = $shard AND job_uid = $job_uid AND version = $version AND next_slot = $was
 RETURNING next_slot;
+
+-- name: dead_streaks
+-- Which of these jobs are to be paused: their latest $pause_after finished runs are all dead. Counted are runs that
+-- finished after the job's last resume, among those of its latest $window slots; cancelled ones say nothing.
+SELECT j.tenant_id, j.job_id, j.job_uid, streak.dead, coalesce(streak.reason, died.error, '') AS error
+  FROM unnest($shards::smallint[], $job_uids::bigint[]) k (shard, job_uid)
+ CROSS JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = k.shard AND x.job_uid = k.job_uid LIMIT 1) j
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS dead, bool_and(f.outcome = 'dead') AS all_dead,
+              (array_agg(f.scheduled_for ORDER BY f.finished_at DESC, f.scheduled_for DESC))[1] AS slot,
+              (array_agg(f.reason ORDER BY f.finished_at DESC, f.scheduled_for DESC))[1] AS reason
+         FROM (
+              SELECT l.* FROM (
+                     SELECT r.scheduled_for, r.finished_at, r.outcome, r.reason FROM rota.run r
+                      WHERE r.shard = j.shard AND r.job_uid = j.job_uid AND r.outcome IN ('succeeded', 'dead')
+                      ORDER BY r.scheduled_for DESC LIMIT $window) l
+               WHERE j.dead_since IS NULL OR l.finished_at > j.dead_since
+               -- Of runs that ended at one instant a success counts as the later.
+               ORDER BY l.finished_at DESC, l.outcome DESC, l.scheduled_for DESC LIMIT j.pause_after) f) streak
+  LEFT JOIN LATERAL (
+       SELECT a.error FROM rota.attempt a
+        WHERE a.shard = j.shard AND a.job_uid = j.job_uid AND a.scheduled_for = streak.slot
+        ORDER BY a.ended_at DESC LIMIT 1) died ON true
+ WHERE j.pause_after IS NOT NULL AND j.paused_at IS NULL AND j.deleted_at IS NULL
+   AND streak.dead >= j.pause_after AND streak.all_dead;

@@ -2,7 +2,7 @@
 -- Make one run on request. No row: the slot is taken, since a slot is a run's identity, or the job is deleted. The job's
 -- row is locked against an edit or a delete, whose own sweep over the waiting runs could not see this one.
 WITH live AS (
-  SELECT shard, job_uid, pool, rota.handler_key(handler) AS handler, tenant_id FROM rota.job
+  SELECT shard, job_uid, pool, rota.handler_key(handler) AS handler, tenant_id, priority, start_deadline_ms FROM rota.job
    WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL FOR SHARE),
 made AS (
   INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
@@ -14,8 +14,11 @@ noted AS (
   SELECT live.tenant_id, $now, $audit_id, $actor, 'run.triggered', rota.run_id(m.job_uid, m.scheduled_for)::text,
          $facts::jsonb
     FROM made m JOIN live ON live.shard = m.shard AND live.job_uid = m.job_uid)
-INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
-SELECT m.shard, m.job_uid, m.scheduled_for, $rank, $available_at, 0, $gate, live.pool, live.handler, live.tenant_id
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
+                          priority, deadline_at)
+SELECT m.shard, m.job_uid, m.scheduled_for, rota.rank_of($available_at, live.priority, live.pool), $available_at, 0, $gate,
+       live.pool, live.handler, live.tenant_id, live.priority,
+       $available_at::timestamptz + live.start_deadline_ms * interval '1 ms'
   FROM made m JOIN live ON live.shard = m.shard AND live.job_uid = m.job_uid
 RETURNING pool;
 
@@ -48,11 +51,11 @@ RETURNING tenant_id;
 -- job is deleted, or which is not the given tenant's, is left out. Letters are taken by ctid: two that replay the same
 -- ones lock them in one order.
 WITH live AS MATERIALIZED (
-  SELECT k.shard, k.job_uid, k.scheduled_for, k.available_at, k.rank_at, k.gate, k.audit_id, j.priority, j.pool,
+  SELECT k.shard, k.job_uid, k.scheduled_for, k.available_at, k.gate, k.audit_id, j.priority, j.pool,
          rota.handler_key(j.handler) AS handler, j.tenant_id, j.job_id
     FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $available_ats::timestamptz[],
-                $rank_ats::bigint[], $gates::text[], $audit_ids::uuid[])
-         k (shard, job_uid, scheduled_for, available_at, rank_at, gate, audit_id)
+                $gates::text[], $audit_ids::uuid[])
+         k (shard, job_uid, scheduled_for, available_at, gate, audit_id)
     JOIN rota.job j ON j.shard = k.shard AND j.job_uid = k.job_uid
    WHERE j.deleted_at IS NULL AND ($tenant_id::text IS NULL OR j.tenant_id = $tenant_id) FOR SHARE OF j),
 raised AS (
@@ -77,9 +80,10 @@ noted AS (
          jsonb_build_object('job_id', live.job_id, 'attempt', o.attempt)
     FROM reopened o
     JOIN live ON live.shard = o.shard AND live.job_uid = o.job_uid AND live.scheduled_for = o.scheduled_for)
-INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
-SELECT o.shard, o.job_uid, o.scheduled_for, live.rank_at - live.priority * $ageing_ms::bigint, live.available_at, o.attempt,
-       live.gate, live.pool, live.handler, live.tenant_id
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
+                          priority)
+SELECT o.shard, o.job_uid, o.scheduled_for, rota.rank_of(live.available_at, live.priority, live.pool), live.available_at,
+       o.attempt, live.gate, live.pool, live.handler, live.tenant_id, live.priority
   FROM reopened o
   JOIN live ON live.shard = o.shard AND live.job_uid = o.job_uid AND live.scheduled_for = o.scheduled_for
 RETURNING shard, job_uid, scheduled_for, available_at, pool, gate;
@@ -127,6 +131,32 @@ noted AS (
    CROSS JOIN (SELECT 'run.cancelled' AS action FROM finished
                UNION ALL SELECT 'run.cancel_requested' FROM asked WHERE is_new) what)
 SELECT outcome, EXISTS (SELECT FROM finished) AS is_cancelled, EXISTS (SELECT FROM asked) AS is_asked FROM subject;
+
+-- name: reprioritise_run
+-- Give a run that waits another priority, and thereby another place among its tenant's. No row: there is no such run, or
+-- it is not the given tenant's. `was` is the priority that it had; None: it did not wait. Not moved with another one
+-- than is wanted: it was claimed or put back at this very moment, so ask again.
+WITH subject AS (
+  SELECT r.outcome, r.job_uid, r.scheduled_for, j.tenant_id, j.job_id
+    FROM rota.run r JOIN rota.job j ON j.shard = r.shard AND j.job_uid = r.job_uid
+   WHERE r.shard = $shard AND r.job_uid = $job_uid AND r.scheduled_for = $scheduled_for
+     AND ($tenant_id::text IS NULL OR j.tenant_id = $tenant_id)),
+before AS (
+  SELECT priority FROM rota.pending WHERE shard = $shard AND job_uid = $job_uid AND scheduled_for = $scheduled_for),
+moved AS (
+  UPDATE rota.pending SET priority = $priority::smallint, rank = rota.rank_of(available_at, $priority, pool)
+   WHERE shard = $shard AND job_uid = $job_uid AND scheduled_for = $scheduled_for AND priority <> $priority::smallint
+     AND EXISTS (SELECT FROM subject)
+  RETURNING priority),
+noted AS (
+  INSERT INTO rota.audit (tenant_id, at, audit_id, actor, action, subject, before, after)
+  SELECT s.tenant_id, $now, $audit_id, $actor, 'run.reprioritised', rota.run_id(s.job_uid, s.scheduled_for)::text,
+         jsonb_build_object('priority', b.priority), jsonb_build_object('job_id', s.job_id, 'priority', m.priority)
+    FROM moved m CROSS JOIN subject s LEFT JOIN before b ON true)
+SELECT s.outcome, (SELECT b.priority FROM before b) AS was, EXISTS (SELECT FROM moved) AS is_moved,
+       EXISTS (SELECT FROM rota.lease l
+                WHERE l.shard = $shard AND l.job_uid = $job_uid AND l.scheduled_for = $scheduled_for) AS is_running
+  FROM subject s;
 
 -- name: get_run
 -- One run, with the error of its last ended attempt.

@@ -1,12 +1,22 @@
 -- name: announce_worker
 -- Say that this worker process lives and what it knows; is it to drain? No row: the instance is another tenant's.
+-- What it claimed since it last told of it becomes half of its claim rate, the other half is what that was before. No
+-- news changes nothing; a count that falls, or a clock that stands, says nothing of a rate.
 INSERT INTO rota.worker (instance, worker_id, pool, handlers, concurrency, started_at, expires_at, version, tzdata,
-  tenant_id, last_claim_at)
+  tenant_id, last_claim_at, claimed, announced_at)
 VALUES ($instance, $worker_id, $pool, $handlers::text[], $concurrency, $now, $expires_at, $version, $tzdata,
-  $tenant_id, $last_claim_at)
+  $tenant_id, $last_claim_at, coalesce($claimed::bigint, 0),
+  CASE WHEN $claimed::bigint IS NOT NULL THEN $now::timestamptz END)
 ON CONFLICT (instance) DO UPDATE SET pool = excluded.pool, handlers = excluded.handlers,
   concurrency = excluded.concurrency, expires_at = excluded.expires_at,
-  last_claim_at = coalesce(excluded.last_claim_at, worker.last_claim_at)
+  last_claim_at = coalesce(excluded.last_claim_at, worker.last_claim_at),
+  claimed = coalesce($claimed::bigint, worker.claimed),
+  announced_at = coalesce(excluded.announced_at, worker.announced_at),
+  claim_rate = CASE WHEN $claimed::bigint >= worker.claimed AND $now::timestamptz > worker.announced_at THEN
+    (SELECT 0.5 * coalesce(worker.claim_rate, latest.rate) + 0.5 * latest.rate
+       FROM (SELECT ($claimed::bigint - worker.claimed)
+                    / extract(epoch FROM $now::timestamptz - worker.announced_at)::float8) latest (rate))
+    ELSE worker.claim_rate END
   WHERE worker.tenant_id IS NOT DISTINCT FROM excluded.tenant_id AND worker.worker_id = excluded.worker_id
 RETURNING draining_at IS NOT NULL AS draining;
 
@@ -19,7 +29,7 @@ DELETE FROM rota.worker WHERE expires_at <= $before RETURNING worker_id;
 -- name: live_workers
 -- The live workers of one tenant, or all.
 SELECT instance, worker_id, tenant_id, pool, handlers, concurrency, started_at, expires_at, last_claim_at, draining_at,
-       version, tzdata
+       version, tzdata, claim_rate
   FROM rota.worker WHERE expires_at > $now AND ($tenant_id::text IS NULL OR tenant_id = $tenant_id)
  ORDER BY worker_id, instance;
 
@@ -28,40 +38,48 @@ SELECT instance, worker_id, tenant_id, pool, handlers, concurrency, started_at, 
 UPDATE rota.worker SET draining_at = coalesce(draining_at, $now)
  WHERE worker_id = $worker_id AND expires_at > $now AND ($tenant_id::text IS NULL OR tenant_id = $tenant_id)
 RETURNING instance, worker_id, tenant_id, pool, handlers, concurrency, started_at, expires_at, last_claim_at,
-          draining_at, version, tzdata;
+          draining_at, version, tzdata, claim_rate;
 
 -- name: park_unknown_handlers
 -- Put open runs that no live worker of their pool can run behind the handler gate, so that no claim scans them again
--- and again. Looks where claims look: at the first $limit runs of each pool, and of each tenant in a pool, that has live
--- workers, however deep its queue is: what nobody can run gathers there. Where no worker lives nobody scans, and nothing
--- needs parking. A worker that drains takes nothing, so what it knows counts for nothing.
-WITH known AS MATERIALIZED (
+-- and again. Looks where claims look: at the first runs of each tenant in each pool, $limit in all, however deep the queue
+-- is: what nobody can run gathers there. Goes on behind a pool's tenant, and says where it ended. Where no worker lives
+-- nobody scans, and nothing needs parking. A worker that drains takes nothing, so what it knows counts for nothing.
+WITH RECURSIVE known AS MATERIALIZED (
   SELECT pool, tenant_id, array_agg(DISTINCT h) AS handlers, bool_or(h = '*') AS any_handler
     FROM rota.worker CROSS JOIN LATERAL unnest(handlers) h
    WHERE expires_at > $now AND draining_at IS NULL GROUP BY pool, tenant_id),
-heads AS MATERIALIZED (
-  SELECT head.ctid, head.pool, head.handler, head.tenant_id FROM known k
-   CROSS JOIN LATERAL (
-         SELECT p.ctid, p.pool, p.handler, p.tenant_id FROM rota.pending p
-          WHERE k.tenant_id IS NULL AND p.pool = k.pool AND p.gate = 'open'
-          ORDER BY p.rank LIMIT $limit) head
-   WHERE head.handler <> ALL (k.handlers) AND NOT (k.any_handler AND head.handler NOT IN ('shell', 'http'))
+walk (pool, tenant_id, place) AS (
+  SELECT $after_pool::text, $after_tenant::text, 0
   UNION ALL
-  SELECT head.ctid, head.pool, head.handler, head.tenant_id FROM known k
+  SELECT next.pool, next.tenant_id, w.place + 1
+    FROM walk w
    CROSS JOIN LATERAL (
-         SELECT p.ctid, p.pool, p.handler, p.tenant_id FROM rota.pending p
-          WHERE p.tenant_id = k.tenant_id AND p.pool = k.pool AND p.gate BETWEEN 'open' AND 'open'
-          ORDER BY p.rank LIMIT $limit) head
-   WHERE head.handler <> ALL (k.handlers) AND NOT (k.any_handler AND head.handler NOT IN ('shell', 'http')))
-UPDATE rota.pending SET gate = 'handler'
- WHERE ctid = ANY (ARRAY (
-       SELECT h.ctid FROM heads h
-        WHERE NOT EXISTS (
-              SELECT FROM known k
-               WHERE k.pool = h.pool AND (k.tenant_id IS NULL OR k.tenant_id = h.tenant_id)
-                 AND (h.handler = ANY (k.handlers) OR k.any_handler AND h.handler NOT IN ('shell', 'http')))))
-   AND gate = 'open'
-RETURNING handler;
+         SELECT p.pool, p.tenant_id FROM rota.pending p
+          WHERE p.gate = 'open' AND (p.pool, p.tenant_id) > (w.pool, w.tenant_id)
+          ORDER BY p.pool, p.tenant_id LIMIT 1) next
+   WHERE w.place < $limit),
+met AS MATERIALIZED (
+  SELECT w.pool, w.tenant_id, $limit / count(*) OVER () AS part FROM walk w
+   WHERE w.place > 0 AND EXISTS (
+         SELECT FROM known k WHERE k.pool = w.pool AND (k.tenant_id IS NULL OR k.tenant_id = w.tenant_id))),
+heads AS MATERIALIZED (
+  SELECT head.ctid FROM met m
+   CROSS JOIN LATERAL (
+         SELECT p.ctid, p.handler FROM rota.pending p
+          WHERE p.pool = m.pool AND p.gate = 'open' AND p.tenant_id = m.tenant_id
+          ORDER BY p.rank LIMIT m.part) head
+   WHERE NOT EXISTS (
+         SELECT FROM known k
+          WHERE k.pool = m.pool AND (k.tenant_id IS NULL OR k.tenant_id = m.tenant_id)
+            AND (head.handler = ANY (k.handlers) OR k.any_handler AND head.handler NOT IN ('shell', 'http')))),
+parked AS (
+  UPDATE rota.pending SET gate = 'handler'
+   WHERE ctid = ANY (ARRAY (SELECT h.ctid FROM heads h)) AND gate = 'open'
+  RETURNING handler)
+SELECT p.handler, NULL::text AS pool, NULL::text AS tenant_id FROM parked p
+UNION ALL
+SELECT NULL, w.pool, w.tenant_id FROM walk w WHERE w.place = $limit;
 
 -- name: unpark_known_handlers
 -- Open the gate for runs that a live worker of their pool can run now. Each kind of knowledge has a range of an index of

@@ -1,0 +1,56 @@
+"""Where claims stand in the round of tenants, one round for each pool and kind of worker.
+
+Tenants that have open runs take turns: whoever a claim served last is behind everybody else at the next one. Each turn
+is worth the tenant's weight in runs (weighted round robin: Katevenis, Sidiropoulos and Courcoubetis, 1991), so between
+two turns of a tenant that waits every other gets at most its own weight, times the runs a turn of a batch is worth.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from rota.store.claims import BOTTOM, Place, Taken
+
+FULL_SCAN_INTERVAL: Final = 1.0
+"""Seconds after which a claim looks at a tenant's whole queue again: retries and high priorities come in below the
+mark."""
+TURN_LENGTH: Final = 8
+"""How many runs a turn is worth in a batch, where there are enough: each jump to another tenant costs a look."""
+
+
+class Round:
+    """One round. `tenant_id` is the only tenant whose runs are claimed; None: all of them take turns.
+
+    A low-water mark on rank keeps the looks at the tenant who had the last turn off the dead entries of runs already
+    taken.
+    """
+
+    def __init__(self, tenant_id: str | None) -> None:
+        self._place = Place() if tenant_id is None else Place(after=tenant_id, alone=True)
+        self._full_scan_at = float("-inf")
+        self._turn_length = TURN_LENGTH
+
+    def place(self, monotonic: float, *, limit: int) -> Place:
+        """Return where a claim of so many runs begins."""
+        if monotonic - self._full_scan_at >= FULL_SCAN_INTERVAL:
+            self._place, self._full_scan_at = replace(self._place, low_water=BOTTOM), monotonic
+        return replace(self._place, owed=limit) if self._place.alone else self._place
+
+    def turns(self, limit: int) -> int:
+        """Return how many tenants may have a turn at a claim of so many runs."""
+        return -(-limit // self._turn_length)
+
+    def move(self, taken: Taken, *, limit: int) -> None:
+        """Take note of a claim."""
+        is_short = len(taken.claims) < limit
+        if is_short and taken.has_more:
+            # Many have a run or two: shorter turns make a batch of them.
+            self._turn_length = max(1, self._turn_length // 2)
+        elif not is_short:
+            self._turn_length = min(TURN_LENGTH, self._turn_length * 2)
+        # A short claim saw the end of the queue, and one that was refused something left it where it was.
+        keeps = not is_short and not taken.refusals
+        low_water = taken.highest if keeps and taken.highest is not None else BOTTOM
+        if self._place.alone:
+            self._place = replace(self._place, low_water=low_water)
+        else:
+            self._place = Place(after=taken.after, owed=taken.owed, low_water=low_water)

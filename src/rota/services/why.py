@@ -1,0 +1,129 @@
+"""Why is it not running? Finds the first gate that holds a run or a job, by the rows that the claim goes by."""
+
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from rota.clock import Clock
+from rota.domain import reasons
+from rota.domain.ids import job_uid, slot_of
+from rota.domain.why import Cause, Held, Reason, Waiting
+from rota.errors import Conflict, NotFound
+from rota.services.turns import Turns
+from rota.store import jobs
+from rota.store import why as store
+from rota.store.database import Database
+from rota.store.jobs import StoredJob
+from rota.store.requests import SlotKey
+from rota.store.why import RunLook
+
+AHEAD_LIMIT: Final = 10_000
+"""Runs ahead are counted up to here."""
+TENANTS_LIMIT: Final = 1000
+HOLDERS_SHOWN: Final = 10
+LEASES_LIMIT: Final = 100_000
+"""The most leases that are looked at for the holders of a limit."""
+
+__all__ = ["Reason", "Why"]
+
+
+class Why:
+    """Answers for one tenant: other tenants' runs do not exist here, and are only counted where they hold a limit."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._turns = Turns()
+
+    async def run(self, run_id: UUID, *, tenant_id: str) -> Reason:
+        """Return the first gate that holds a run, or that it runs or has ended. Raises NotFound, InvalidInput."""
+        key = SlotKey(*slot_of(run_id))
+        async with self._turns.of(tenant_id):
+            look = await store.run(self._database, key, tenant_id=tenant_id, now=self._clock.now())
+            if look is None:
+                raise NotFound(f"there is no run {run_id}", hint="`rota run list` shows recent runs")
+            return await self._of(look, key, tenant_id=tenant_id)
+
+    async def job(self, job_id: str, *, tenant_id: str) -> Reason:
+        """Return why a job makes no run: a pause, a fault, a schedule that is over; else why its oldest waiting run
+        waits, and if none does, its next slot. Raises NotFound.
+        """
+        stored = await self._stored(job_id, tenant_id)
+        if stored.quarantined:
+            return reasons.quarantined(stored.quarantined.rstrip("."))
+        if stored.paused_at is not None:
+            return reasons.paused(since=stored.paused_at, reason=stored.pause_reason, resume_at=stored.resume_at)
+        now = self._clock.now()
+        waiting, schedulers = await store.oldest_waiting(self._database, stored.job_uid, now=now)
+        if waiting is not None:
+            key = SlotKey(stored.job_uid, waiting)
+            async with self._turns.of(tenant_id):
+                look = await store.run(self._database, key, tenant_id=tenant_id, now=now)
+                if look is not None and look.waiting is not None:
+                    return await self._of(look, key, tenant_id=tenant_id)
+        if stored.job is None:
+            return reasons.quarantined(f"its definition cannot be read, {stored.problem}")
+        if stored.job.schedule is None:
+            return reasons.on_demand()
+        if stored.next_slot is None:
+            return reasons.no_further_slot()
+        return reasons.next_slot(
+            stored.next_slot, due_at=stored.next_run_at or stored.next_slot, jitter=stored.job.jitter,
+            schedulers=schedulers, now=now,
+        )  # fmt: skip
+
+    async def _of(self, look: RunLook, key: SlotKey, *, tenant_id: str) -> Reason:
+        """Go through the gates in the order in which the claim would meet them."""
+        if look.outcome is not None:
+            return reasons.finished(look.run_id, state=look.outcome, at=look.finished_at, reason=look.reason)
+        if (lease := look.lease) is not None:
+            return reasons.running(
+                look.run_id, worker_id=lease.worker_id, since=lease.claimed_at, until=lease.expires_at,
+                cancel_requested_at=lease.cancel_requested_at,
+            )  # fmt: skip
+        waiting, now = look.waiting, self._clock.now()
+        if waiting is None or look.rank is None:
+            raise Conflict(f"run {look.run_id} neither waits nor runs nor has ended", hint="`rota doctor` tells more")
+        return (
+            reasons.past_deadline(waiting, now=now)
+            or reasons.before_its_time(waiting, schedulers=look.schedulers, now=now)
+            or reasons.on_upstream(waiting)
+            or await self._on_limits(waiting, key, tenant_id=tenant_id, now=now)
+            or await self._in_queue(waiting, look.rank, tenant_id=tenant_id, now=now)
+        )
+
+    async def _on_limits(self, waiting: Waiting, key: SlotKey, *, tenant_id: str, now: datetime) -> Reason | None:
+        """Return the first limit without room. What nobody can run never gets as far as its limits."""
+        if waiting.gate == "handler":
+            return None
+        looks = reasons.in_turn(waiting, await store.limits(self._database, key, most=AHEAD_LIMIT, now=now))
+        for look in looks:
+            if (lacks := look.full()) is None:
+                continue
+            held = Held()
+            if lacks is Cause.PERMITS:
+                held = await store.holders(
+                    self._database, look.limit_key, tenant_id=tenant_id, shown=HOLDERS_SHOWN, most=LEASES_LIMIT
+                )
+            return reasons.on_limit(waiting, look, held, now=now)
+        return reasons.behind_others(waiting, looks)
+
+    async def _in_queue(self, waiting: Waiting, rank: int, *, tenant_id: str, now: datetime) -> Reason:
+        workers = await store.workers(self._database, waiting.handler, tenant_id=tenant_id, now=now)
+        if (reason := reasons.without_worker(waiting, workers)) is not None:
+            return reason
+        queue = await store.queue(
+            self._database, pool=waiting.pool, tenant_id=tenant_id, rank=rank, most=AHEAD_LIMIT,
+            most_tenants=TENANTS_LIMIT, now=now,
+        )  # fmt: skip
+        return reasons.queued(waiting, queue, workers)
+
+    async def _stored(self, job_id: str, tenant_id: str) -> StoredJob:
+        try:
+            stored = await jobs.get(self._database, job_uid(tenant_id, job_id))
+        except UnicodeEncodeError:
+            stored = None
+        # The number is a digest: another job's can be the same, if somebody looks long enough for it.
+        if stored is None or (stored.tenant_id, stored.job_id) != (tenant_id, job_id):
+            raise NotFound(f"there is no job {job_id!r}", hint="`rota job list` shows the jobs of this tenant")
+        return stored

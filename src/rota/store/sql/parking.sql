@@ -1,0 +1,117 @@
+-- name: open_limits
+-- Make the rows of limits that runs met for the first time, or whose permits grew: full buckets, free permits.
+WITH met AS (
+  SELECT * FROM unnest($keys::text[], $permits::integer[], $bursts::integer[]) m (limit_key, permits, burst)),
+filled AS (
+  INSERT INTO rota.bucket (limit_key, tokens, refilled_at)
+  SELECT m.limit_key, m.burst, $now FROM met m WHERE m.burst IS NOT NULL
+  ON CONFLICT (limit_key) DO NOTHING)
+INSERT INTO rota.permit (limit_key, slot)
+SELECT m.limit_key, n FROM met m CROSS JOIN LATERAL generate_series(1, m.permits) n
+ON CONFLICT (limit_key, slot) DO NOTHING
+RETURNING limit_key;
+
+-- name: return_parked
+-- Let runs that wait for these limits into the queue again, as many as each has room for beside those that are there
+-- already; whether they start is decided by the claim. Tenants take turns from the one behind $afters on, each with the
+-- best-ranked runs of its pools; where some pools have live workers, those without do not hold them up. A limit that is
+-- no more lets all go.
+WITH RECURSIVE live AS MATERIALIZED (
+  SELECT DISTINCT pool, tenant_id FROM rota.worker WHERE expires_at > $now AND draining_at IS NULL),
+wanted AS MATERIALIZED (
+  SELECT w.limit_key, w.after, p.shard, p.job_uid, p.scheduled_for
+    FROM unnest($keys::text[], $afters::text[]) w (limit_key, after)
+   CROSS JOIN LATERAL (
+         SELECT x.* FROM rota.pending x
+          WHERE x.gate = 'limit' AND x.limit_key = w.limit_key ORDER BY x.tenant_id, x.pool, x.rank LIMIT 1) p),
+numbers AS MATERIALIZED (
+  SELECT w.limit_key, w.after, l.permits, l.rate, l.burst,
+         coalesce(least(l.weight, nullif(l.permits, 0), l.burst), 1) AS cost
+    FROM wanted w
+    LEFT JOIN LATERAL (
+         SELECT x.*, coalesce(r.payload, x.payload) AS given
+           FROM rota.job x
+           LEFT JOIN rota.run r ON r.shard = w.shard AND r.job_uid = w.job_uid AND r.scheduled_for = w.scheduled_for
+          WHERE x.shard = w.shard AND x.job_uid = w.job_uid LIMIT 1) j ON true
+    LEFT JOIN LATERAL rota.limits_on(
+         j.tenant_id, j.job_uid, j.overlap, j.max_concurrency, j.concurrency_key, j.key_concurrency, j.limits,
+         j.given) l
+         ON l.limit_key = w.limit_key),
+room AS MATERIALIZED (
+  SELECT n.limit_key, n.after, n.rate, n.cost, b.tokens, there.runs AS there,
+         floor(least(n.permits - held.permits, floor(b.tokens), $limit::integer) / n.cost)::integer - there.runs AS free
+    FROM numbers n
+   CROSS JOIN LATERAL (
+         SELECT count(*) AS permits FROM rota.permit x
+          WHERE n.permits IS NOT NULL AND x.limit_key = n.limit_key AND x.token IS NOT NULL) held
+   CROSS JOIN LATERAL (
+         SELECT count(*) AS runs FROM rota.pending x
+          WHERE x.gate = 'open' AND x.limit_key = n.limit_key
+            AND (NOT EXISTS (SELECT FROM live) OR EXISTS (
+                 SELECT FROM live l WHERE l.pool = x.pool AND (l.tenant_id IS NULL OR l.tenant_id = x.tenant_id)))) there
+    LEFT JOIN LATERAL (
+         SELECT least(n.burst, coalesce(
+                  (SELECT x.tokens + n.rate * greatest(
+                            0, extract(epoch FROM $now::timestamptz - x.refilled_at)::double precision)
+                     FROM rota.bucket x WHERE x.limit_key = n.limit_key), n.burst)) AS tokens
+          WHERE n.rate IS NOT NULL) b ON true),
+turn (limit_key, after, free, tenant_id, pool, place, lap) AS (
+  SELECT r.limit_key, r.after, r.free, r.after, '', 0, 1 FROM room r WHERE r.free > 0
+  UNION ALL
+  SELECT t.limit_key, t.after, t.free, next.tenant_id, next.pool, t.place + 1, next.lap
+    FROM turn t
+   CROSS JOIN LATERAL (
+     (SELECT p.tenant_id, p.pool, 1 AS lap FROM rota.pending p
+       WHERE t.place = 0 AND p.gate = 'limit' AND p.limit_key = t.limit_key AND p.tenant_id > t.after
+       ORDER BY p.tenant_id, p.pool LIMIT 1)
+     UNION ALL
+     (SELECT p.tenant_id, p.pool, t.lap FROM rota.pending p
+       WHERE t.place > 0 AND p.gate = 'limit' AND p.limit_key = t.limit_key
+         AND (p.tenant_id, p.pool) > (t.tenant_id, t.pool) AND (t.lap = 1 OR p.tenant_id <= t.after)
+       ORDER BY p.tenant_id, p.pool LIMIT 1)
+     UNION ALL
+     (SELECT p.tenant_id, p.pool, 2 FROM rota.pending p
+       WHERE t.lap = 1 AND p.gate = 'limit' AND p.limit_key = t.limit_key AND p.tenant_id <= t.after
+       ORDER BY p.tenant_id, p.pool LIMIT 1)
+     LIMIT 1) next
+   WHERE t.place < $turns),
+chosen AS MATERIALIZED (
+  SELECT t.limit_key, t.free, t.place, t.tenant_id, p.at, p.number
+    FROM (SELECT t.*, ceil(t.free / count(*) OVER (PARTITION BY t.limit_key)::numeric)::integer AS share
+            FROM turn t
+           WHERE t.place > 0 AND (NOT EXISTS (SELECT FROM live) OR EXISTS (
+                 SELECT FROM live l WHERE l.pool = t.pool AND (l.tenant_id IS NULL OR l.tenant_id = t.tenant_id)))) t
+   CROSS JOIN LATERAL (
+         SELECT l.at, row_number() OVER (ORDER BY l.rank) AS number
+           FROM (SELECT x.ctid AS at, x.rank FROM rota.pending x
+                  WHERE x.gate = 'limit' AND x.limit_key = t.limit_key AND x.tenant_id = t.tenant_id AND x.pool = t.pool
+                  ORDER BY x.rank LIMIT t.share FOR UPDATE SKIP LOCKED) l) p),
+listed AS MATERIALIZED (
+  SELECT c.*, row_number() OVER (PARTITION BY c.limit_key ORDER BY c.number, c.place) AS turn FROM chosen c),
+returned AS (
+  UPDATE rota.pending SET gate = 'open'
+   WHERE ctid = ANY (ARRAY (SELECT l.at FROM listed l WHERE l.turn <= l.free))
+  RETURNING limit_key, pool),
+counted AS (
+  SELECT limit_key, array_agg(DISTINCT pool) AS pools, count(*) AS runs FROM returned GROUP BY limit_key)
+SELECT r.limit_key, c.pools, coalesce(c.runs, 0) AS runs,
+       (SELECT l.tenant_id FROM listed l WHERE l.limit_key = r.limit_key AND l.turn <= l.free
+         ORDER BY l.turn DESC LIMIT 1) AS last_tenant_id,
+       -- When there is a token for one more; never where it is something else that those who wait lack
+       CASE WHEN r.tokens < r.cost * (r.there + coalesce(c.runs, 0) + 1) THEN
+         $now::timestamptz + (r.cost * (r.there + coalesce(c.runs, 0) + 1) - r.tokens) / r.rate * interval '1 s' END
+       AS next_token_at
+  FROM room r LEFT JOIN counted c USING (limit_key);
+
+-- name: parked_keys
+-- The limits for which runs wait, in the order of their keys, after one: a jump from key to key.
+WITH RECURSIVE met (limit_key, place) AS (
+  SELECT $after::text, 0
+  UNION ALL
+  SELECT next.limit_key, m.place + 1
+    FROM met m
+   CROSS JOIN LATERAL (
+         SELECT p.limit_key FROM rota.pending p WHERE p.gate = 'limit' AND p.limit_key > m.limit_key
+          ORDER BY p.limit_key LIMIT 1) next
+   WHERE m.place < $limit)
+SELECT limit_key FROM met WHERE place > 0 ORDER BY place;
