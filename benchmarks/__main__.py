@@ -5,7 +5,7 @@ import sys
 import structlog
 import uvloop
 
-from benchmarks import fleet, http, recurring, scale, services, trouble
+from benchmarks import fleet, flow, http, recurring, scale, services, trouble
 from benchmarks.harness import Benchmark, bench, note
 
 # Name -> what runs, and whether a manual clock drives it.
@@ -25,6 +25,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, bool]] = {
     "rest_drain": (http.rest_drain, False),
     "rest_heartbeats": (http.rest_heartbeats, False),
     "register": (http.register, False),
+    "flow": (flow.flow, True),
+    "parked": (flow.parked, True),
+    "fair_cost": (flow.fair_cost, True),
+    "fair_delay": (flow.fair_delay, False),
     "pinned": (trouble.pinned, True),
     "restart": (trouble.restart, False),
 }

@@ -271,7 +271,7 @@ class Model:
         run = self.runs[key]
         if run.state != "dead":
             return False
-        run.state, run.available_at, run.since, run.open, run.losses = "pending", self.now, self.now, True, 0
+        run.state, run.available_at, run.since, run.open = "pending", self.now, self.now, True
         run.priority = self.jobs[key[0]].definition.priority
         return True
 

@@ -213,3 +213,32 @@ async def test_a_claim_that_is_killed_leaves_no_permit_behind(rota_kit: RotaKit)
     assert len(await worker.claim(limit=5)) == 1, "rows that went missing are made again, and never too many"
     for work in first:
         await work.succeed()
+
+
+async def test_an_edit_of_a_job_s_limits_holds_for_its_runs_that_wait(rota_kit: RotaKit) -> None:
+    await rota_kit.rota.limits.put(Limit(name="closed", permits=0), actor=SYSTEM)
+    await have(rota_kit, 3, limits={"closed": 1})
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    assert await worker.claim(limit=10) == []
+    await rota_kit.put(Job(job_id="job", handler="h", max_concurrency=2))
+    assert len(await worker.claim(limit=10)) == 2
+
+
+async def test_a_tenant_s_own_limit_takes_its_waiting_runs_off_the_operator_s(rota_kit: RotaKit) -> None:
+    await rota_kit.rota.limits.put(Limit(name="crm", tenant_id=OPERATOR, permits=0), actor=SYSTEM)
+    for tenant in ("acme", "globex"):
+        await have(rota_kit, 3, tenant_id=tenant, limits={"crm": 1})
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    assert await worker.claim(limit=10) == []
+    await rota_kit.rota.limits.put(Limit(name="crm", tenant_id="acme", permits=2), actor=SYSTEM)
+    assert [work.claim.tenant_id for work in await worker.claim(limit=10)] == ["acme", "acme"]
+
+
+async def test_permits_above_a_lowered_cap_are_forgotten_once_they_are_free(rota_kit: RotaKit) -> None:
+    await rota_kit.rota.limits.put(Limit(name="crm", permits=50), actor=SYSTEM)
+    await have(rota_kit, 10, limits={"crm": 1})
+    held = await rota_kit.worker("w-1", handlers=["h"]).claim(limit=10)
+    await rota_kit.rota.limits.put(Limit(name="crm", permits=4), actor=SYSTEM)
+    rows = await fetch(rota_kit, "SELECT slot, token IS NOT NULL AS held FROM rota.permit ORDER BY slot")
+    assert sum(row["held"] for row in rows) == len(held) == 10
+    assert [row["slot"] for row in rows if not row["held"] and row["slot"] > 4] == []

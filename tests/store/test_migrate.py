@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -171,3 +172,52 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
 
 def test_steps_are_numbered_without_a_hole() -> None:
     assert [step.version for step in known_migrations()] == list(range(1, LATEST + 1))
+
+
+async def test_what_waits_keeps_its_priority_and_gets_its_deadline_with_flow_control(
+    bare_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that never began gets the rest of its time; one that has begun, or is a manual one of the past, goes on."""
+    steps = known_migrations()
+    monkeypatch.setattr(module, "known_migrations", lambda: steps[:3])
+    await migrate(bare_dsn, now=NOW)
+    async with outsider(bare_dsn) as other:
+        await other.execute(OLD_JOB, NOW)
+        for n, (origin, slot, attempt) in enumerate(OLD_RUNS, start=1):
+            at = NOW - slot
+            await other.execute("SELECT rota.ensure_month($1::date)", at.date())
+            await other.execute(OLD_RUN, n, at, NOW, origin, attempt)
+        await other.execute(OLD_ATTEMPT, 3, NOW - OLD_RUNS[2][1], NOW)
+        monkeypatch.setattr(module, "known_migrations", lambda: steps)
+        await migrate(bare_dsn, now=NOW)
+        rows = await other.fetch("SELECT priority, deadline_at FROM rota.pending ORDER BY job_uid")
+    assert [row["priority"] for row in rows] == [7] * 4
+    assert [row["deadline_at"] for row in rows] == [
+        NOW - timedelta(minutes=1) + timedelta(minutes=10),
+        NOW + timedelta(minutes=10),
+        None,
+        None,
+    ]
+
+
+OLD_JOB = """
+INSERT INTO rota.job (shard, job_uid, tenant_id, job_id, version, handler, payload, pool, priority, max_attempts, retry,
+  misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, start_deadline_ms, labels, description,
+  created_at, updated_at)
+SELECT 0, n, 'default', n::text, 1, 'h', '{}', 'default', 7, 3, '{}', '{}', 0, 1, 1, 0, 'allow', 600000, '{}', '', $1,
+       $1
+  FROM generate_series(1, 4) n"""
+OLD_RUNS = (
+    ("schedule", timedelta(minutes=1), 0),
+    ("manual", timedelta(days=30), 0),
+    ("schedule", timedelta(minutes=2), 0),  # it was snoozed
+    ("schedule", timedelta(minutes=3), 1),
+)
+OLD_RUN = """
+WITH made AS (
+  INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin) VALUES (0, $1, $2, $3, $4))
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id)
+VALUES (0, $1, $2, 0, $2, $5, 'open', 'default', 'h', 'default')"""
+OLD_ATTEMPT = """
+INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id)
+VALUES (0, $1, $2, gen_random_uuid(), $3, $3, 1, 'snoozed', 'w')"""

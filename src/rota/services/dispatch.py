@@ -12,7 +12,7 @@ import asyncio
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 from typing import Final
@@ -82,11 +82,14 @@ class Dispatch:
         """Claim; remember the claim if it stays in doubt."""
         if recovered := await self._read_back(asked):
             return recovered
-        tokens: list[UUID] = []
+        taking = _Taking()
         try:
-            return await self._take(asked, tokens)
+            return await self._take(asked, taking)
         except (CommitUnknown, asyncio.CancelledError) as error:
-            self._doubts.append(_Doubt(asked.worker, frozenset(tokens), since=self._clock.monotonic()))
+            # Apart: what is known to be leased proves nothing of the look that got no answer.
+            for tokens in ({claim.key.token for claim in taking.claims}, taking.unanswered):
+                if tokens:
+                    self._doubts.append(_Doubt(asked.worker, frozenset(tokens), since=self._clock.monotonic()))
             if isinstance(error, asyncio.CancelledError):
                 raise
             return await repeat(lambda: self._read_back(asked), clock=self._clock, tries=8)
@@ -97,7 +100,7 @@ class Dispatch:
         if before is not None:
             return before
         try:
-            return await self._take(asked, [], key)
+            return await self._take(asked, _Taking(), key)
         except ClaimRepeated:
             return await self._noted(key) or []
         except CommitUnknown:
@@ -106,41 +109,43 @@ class Dispatch:
                 raise
             return taken
 
-    async def _take(self, asked: "_Asked", tokens: list[UUID], key: ClaimKey | None = None) -> list[Claim]:
-        """Look until there is enough, or nothing more. `tokens` grows by those that each look may lease under."""
+    async def _take(self, asked: "_Asked", taking: "_Taking", key: ClaimKey | None = None) -> list[Claim]:
+        """Look until there is enough, or nothing more; `taking` knows at any moment what came of it so far."""
         await self._let_in(asked.pool)
-        taken: list[Claim] = []
         round_ = self._round(asked)
         scan = asked.limit
         for _ in range(LOOKS):
-            wanted = asked.limit - len(taken)
-            new = [uuid.uuid4() for _ in range(max(wanted, scan))]
-            tokens += new
+            wanted = asked.limit - len(taking.claims)
+            tokens = [uuid.uuid4() for _ in range(max(wanted, scan))]
             now = self._clock.now()
             place = round_.place(self._clock.monotonic(), limit=wanted)
+            taking.unanswered = tokens
             try:
                 look = await claims.claim_runs(
                     self._database, pool=asked.pool, handlers=sorted(asked.handlers), worker_id=asked.worker_id,
-                    tokens=new, limit=wanted, place=place, turns=round_.turns(wanted), now=now, key=key,
+                    tokens=tokens, limit=wanted, place=place, turns=round_.turns(wanted), now=now, key=key,
                 )  # fmt: skip
+                taking.unanswered = []
+                taking.claims += look.claims
+                round_.move(look, limit=wanted)
+                if look.refusals:
+                    await self._heed(look.refusals, pool=asked.pool, now=now)
             except CommitUnknown:
                 raise
             except DatabaseUnavailable:
-                if not taken:
+                # What was taken before is the worker's: nobody else would ever hear of it.
+                if not taking.claims:
                     raise
                 break
-            taken += look.claims
-            round_.move(look, limit=wanted)
             if look.refusals:
-                await self._heed(look.refusals, pool=asked.pool, now=now)
                 # Many that have to wait may stand in front: they are put aside by more and more.
                 scan = min(SCAN_LIMIT, max(4 * scan, 32))
-            elif not look.has_more and (look.claims or place.low_water == BOTTOM):
+            elif not look.has_more and place.low_water == BOTTOM:
                 break
             # What is noted under a claim's id is one look's, the first that takes something.
-            if len(taken) >= asked.limit or (taken and key is not None):
+            if len(taking.claims) >= asked.limit or (taking.claims and key is not None):
                 break
-        return taken
+        return taking.claims
 
     async def _heed(self, refusals: Sequence[Refusal], *, pool: str, now: datetime) -> None:
         """Do what makes the next look see more: the rows of new limits, and runs that wait though there is room."""
@@ -150,7 +155,8 @@ class Dispatch:
             await parking.return_parked(self._database, stuck, now=now, limit=SCAN_LIMIT)
         for limit in refusals:
             if limit.next_token_at is not None:
-                self._await(limit.limit_key, pool, limit.next_token_at, after="")
+                known = self._awaited.get((pool, limit.limit_key))
+                self._await(limit.limit_key, pool, limit.next_token_at, after=known.after if known else "")
 
     async def _let_in(self, pool: str) -> None:
         """Let runs in whose limits have tokens about now."""
@@ -214,6 +220,14 @@ class _Asked:
     def worker(self) -> tuple[str | None, str]:
         """Two tenants may call their workers alike."""
         return (self.tenant_id, self.worker_id)
+
+
+@dataclass(slots=True)
+class _Taking:
+    """What a claim has taken so far, and the tokens of a look that has no answer as yet."""
+
+    claims: list[Claim] = field(default_factory=list)
+    unanswered: list[UUID] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)

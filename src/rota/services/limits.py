@@ -1,5 +1,6 @@
 """Limits as people put and read them. What enforces them is the claim, which reads them as they stand."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -8,9 +9,9 @@ from rota.clock import Clock
 from rota.domain.job import check_limit_name
 from rota.domain.limit import Limit
 from rota.errors import InvalidInput, NotFound, QuotaExceeded, VersionConflict
-from rota.services.hints import LIMITS, Hints
+from rota.services.hints import LIMITS, Hints, pool_topic
 from rota.services.returning import BATCH, let_in
-from rota.store import audit
+from rota.store import audit, parking
 from rota.store import limits as store
 from rota.store.audit import Change
 from rota.store.database import Database
@@ -18,6 +19,8 @@ from rota.store.limits import LimitView, StoredLimit
 
 __all__ = ["LimitView", "Limits"]
 
+OPERATOR: Final = "*"
+"""The owner of limits that all tenants share, or each has one of."""
 LIMITS_OF_TENANT: Final = 1000
 """The most limits that a tenant has of its own."""
 FORGET_BATCH: Final = 10_000
@@ -68,7 +71,11 @@ class Limits:
                 change = _change("limit.put", before=None if before is None else before.limit, after=limit)
                 await audit.note(tx, [change], actor=actor, now=now)
         if changed:
+            if before is None and limit.kind == "downstream":
+                await self._let_go(limit)
             await self._let_in(limit)
+            while not await store.forget_above(self._database, limit, batch=FORGET_BATCH):
+                pass
             log.info("limit.put", tenant_id=limit.tenant_id, limit=limit.name, version=version, actor=actor)
         return await self._own(limit.name, tenant_id=limit.tenant_id)
 
@@ -106,6 +113,16 @@ class Limits:
         log.info("limit.deleted", tenant_id=tenant_id, limit=name, actor=actor)
         while not await store.forget_use(self._database, before.limit, batch=FORGET_BATCH):
             pass
+
+    async def _let_go(self, limit: Limit) -> None:
+        """Let the tenant's runs go that wait for the operator's limit: they are under the tenant's own now."""
+        shared = replace(limit, tenant_id=OPERATOR).key
+        for _ in range(LET_IN_TURNS if limit.tenant_id != OPERATOR else 0):
+            released = await parking.release(self._database, str(shared), tenant_id=limit.tenant_id, limit=BATCH)
+            for pool in set(released):
+                self._hints.publish(pool_topic(pool))
+            if len(released) < BATCH:
+                break
 
     async def _let_in(self, limit: Limit) -> None:
         """Let the runs that waited for a limit in, as far as its numbers of now allow; the rest follows by itself."""

@@ -136,10 +136,18 @@ def _schedule_row(job: Job, live: StoredJob | None, *, version: int, now: dateti
 
 def _reroute(job: Job, before: StoredJob) -> Reroute | None:
     was = before.job
-    if was is not None and (was.pool, was.handler, was.priority) == (job.pool, job.handler, job.priority):
+    if was is not None and _in_queue(was) == _in_queue(job):
         return None
     changed = was is not None and was.priority != job.priority
     return Reroute(job=job, priority=job.priority if changed else None)
+
+
+def _in_queue(job: Job) -> tuple[object, ...]:
+    """Return what of a job its waiting runs follow: where they wait, in which order, and under which limits."""
+    return (
+        job.pool, job.handler, job.priority, job.overlap, job.max_concurrency, job.concurrency_key, job.key_concurrency,
+        job.limits,
+    )  # fmt: skip
 
 
 def _result(job: Job, row: ScheduleRow, *, changed: bool, created: bool = False) -> PutResult:

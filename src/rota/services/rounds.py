@@ -2,7 +2,8 @@
 
 Tenants that have open runs take turns: whoever a claim served last is behind everybody else at the next one. Each turn
 is worth the tenant's weight in runs (weighted round robin: Katevenis, Sidiropoulos and Courcoubetis, 1991), so between
-two turns of a tenant that waits every other gets at most its own weight, times the runs a turn of a batch is worth.
+two turns of a tenant that waits every other gets less than twice its own weight, times the runs a turn of a batch is
+worth: twice, since those with whom a batch ends in mid-round are first at the next one.
 """
 
 from dataclasses import replace
@@ -16,6 +17,9 @@ mark."""
 TURN_LENGTH: Final = 8
 """How many runs a turn is worth in a batch, where there are enough: each jump to another tenant costs a look."""
 
+LONGEST_REACH: Final = 64
+"""How many tenants may have a turn at a claim after claims that found nothing, however few runs it asks for."""
+
 
 class Round:
     """One round. `tenant_id` is the only tenant whose runs are claimed; None: all of them take turns.
@@ -28,6 +32,7 @@ class Round:
         self._place = Place() if tenant_id is None else Place(after=tenant_id, alone=True)
         self._full_scan_at = float("-inf")
         self._turn_length = TURN_LENGTH
+        self._reach = 1
 
     def place(self, monotonic: float, *, limit: int) -> Place:
         """Return where a claim of so many runs begins."""
@@ -37,11 +42,14 @@ class Round:
 
     def turns(self, limit: int) -> int:
         """Return how many tenants may have a turn at a claim of so many runs."""
-        return -(-limit // self._turn_length)
+        return max(-(-limit // self._turn_length), self._reach)
 
     def move(self, taken: Taken, *, limit: int) -> None:
         """Take note of a claim."""
         is_short = len(taken.claims) < limit
+        # One after the other may have nothing but what other workers know: ever more of them are passed by.
+        is_futile = taken.has_more and not taken.claims and not taken.refusals
+        self._reach = min(LONGEST_REACH, 2 * self._reach) if is_futile else 1
         if is_short and taken.has_more:
             # Many have a run or two: shorter turns make a batch of them.
             self._turn_length = max(1, self._turn_length // 2)

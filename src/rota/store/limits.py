@@ -90,16 +90,24 @@ async def forget_use(database: Database, limit: Limit, *, batch: int) -> bool:
     """Delete a batch of what a deleted limit leaves behind, but permits in use; False when there may be more."""
     if limit.kind == "tenant" and limit.tenant_id == "*":
         gone = (
-            await database.fetch(sql.forget_instances, name=limit.name, limit=batch),
+            await database.fetch(sql.forget_instances, name=limit.name, above=0, limit=batch),
             await database.fetch(sql.forget_buckets, name=limit.name, limit=batch),
         )
     else:
-        key = f"{limit.kind}/{limit.tenant_id}/{limit.name}"
+        key = str(limit.key)
         gone = (
-            await database.fetch(sql.forget_permits, limit_key=key, limit=batch),
+            await database.fetch(sql.forget_permits, limit_key=key, above=0, limit=batch),
             await database.fetch(sql.forget_bucket, limit_key=key),
         )
     return max(map(len, gone)) < batch
+
+
+async def forget_above(database: Database, limit: Limit, *, batch: int) -> bool:
+    """Delete a batch of a limit's free permits above its cap, which no claim takes; False when there may be more."""
+    if limit.key is None or limit.permits is None:
+        return True
+    gone = await database.fetch(sql.forget_permits, limit_key=limit.key, above=limit.permits, limit=batch)
+    return len(gone) < batch
 
 
 def _is_in_parts(tenant_id: str, row: Any) -> bool:

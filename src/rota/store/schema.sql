@@ -900,6 +900,8 @@ CREATE INDEX job_of_tenant ON rota.job USING btree (tenant_id) WHERE (deleted_at
 
 CREATE INDEX job_resume ON rota.job USING btree (resume_at) WHERE (resume_at IS NOT NULL);
 
+CREATE INDEX limits_by_name ON rota.limits USING btree (name);
+
 CREATE INDEX limits_of_tenants ON rota.limits USING btree (tenant_id) WHERE (kind = 'tenant'::text);
 
 CREATE INDEX pending_any_handler ON rota.pending USING btree (pool, tenant_id) WHERE ((gate = 'handler'::text) AND (handler <> ALL (ARRAY['shell'::text, 'http'::text])));

@@ -39,6 +39,7 @@ CREATE TABLE rota.limits (
   CHECK ((rate IS NULL) = (burst IS NULL))
 );
 CREATE INDEX limits_of_tenants ON rota.limits (tenant_id) WHERE kind = 'tenant';
+CREATE INDEX limits_by_name ON rota.limits (name);
 COMMENT ON TABLE rota.limits IS 'Rates and permits: of all a tenant''s runs, or of a downstream that jobs name.';
 COMMENT ON COLUMN rota.limits.tenant_id IS 'Whose limit it is; * is the operator''s: a downstream that all tenants share, or what each tenant has.';
 COMMENT ON COLUMN rota.limits.rate IS 'Tokens a second.';
@@ -131,10 +132,17 @@ ALTER TABLE rota.pending
 COMMENT ON COLUMN rota.pending.losses IS 'How many of its attempts ended with their worker''s loss.';
 COMMENT ON COLUMN rota.pending.deadline_at IS 'From then on it is useless to start it; NULL once it has begun.';
 COMMENT ON COLUMN rota.pending.limit_key IS 'The limit that it waits for, or last waited for.';
+-- A run that has begun has no deadline, though a release or a snooze took its attempt back.
 UPDATE rota.pending p
    SET priority = j.priority,
-       deadline_at = CASE p.attempt WHEN 0 THEN p.scheduled_for + j.start_deadline_ms * interval '1 ms' END
-  FROM rota.job j WHERE j.shard = p.shard AND j.job_uid = p.job_uid;
+       deadline_at = CASE WHEN p.attempt = 0 AND NOT EXISTS (
+                               SELECT FROM rota.attempt a
+                                WHERE a.shard = p.shard AND a.job_uid = p.job_uid AND a.scheduled_for = p.scheduled_for)
+                          THEN CASE r.origin WHEN 'manual' THEN greatest(r.scheduled_for, r.created_at)
+                                             ELSE r.scheduled_for END + j.start_deadline_ms * interval '1 ms' END
+  FROM rota.job j, rota.run r
+ WHERE j.shard = p.shard AND j.job_uid = p.job_uid
+   AND r.shard = p.shard AND r.job_uid = p.job_uid AND r.scheduled_for = p.scheduled_for;
 ALTER TABLE rota.pending ALTER COLUMN priority DROP DEFAULT;
 
 -- One order serves every claim: within a pool tenants take turns, and each has its runs in the order of their ranks.

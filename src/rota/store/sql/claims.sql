@@ -37,8 +37,9 @@ WITH RECURSIVE turn (tenant_id, place, lap, low_water) AS (
      LIMIT 1) next
    WHERE t.place < $turns AND t.lap < 3),
 shared AS MATERIALIZED (
-  SELECT s.*, greatest(CASE WHEN s.place = 1 AND $owed > 0 THEN $owed ELSE s.weight END,
-                       ceil($scan::integer * s.weight::numeric / sum(s.weight) OVER ()))::integer AS share
+  SELECT s.*, least($scan::integer,
+                    greatest(CASE WHEN s.tenant_id = $after AND $owed > 0 THEN $owed ELSE s.weight END,
+                             ceil($scan * s.weight::numeric / sum(s.weight) OVER ())))::integer AS share
     FROM (SELECT t.tenant_id, t.place, t.low_water, coalesce(w.weight, 1) AS weight
             FROM turn t
             LEFT JOIN LATERAL (SELECT x.weight FROM rota.tenant x WHERE x.tenant_id = t.tenant_id LIMIT 1) w ON true
@@ -74,14 +75,16 @@ picked AS MATERIALIZED (
             AND x.ctid <> ALL (ARRAY (SELECT f.at FROM first f WHERE f.place = h.place))
           ORDER BY x.rank LIMIT h.more FOR UPDATE SKIP LOCKED) p),
 queue AS MATERIALIZED (
-  -- In the order of the turns: each tenant's next `weight` runs, then again.
+  -- In the order of the turns: each tenant's next `weight` runs, then again. Shares are rounded up, and there are no more
+  -- tokens than $scan.
   SELECT p.*, row_number() OVER (ORDER BY (p.number - 1) / p.weight, p.place, p.number) AS turn
     FROM (SELECT p.*, row_number() OVER (PARTITION BY p.place ORDER BY p.rank, p.scheduled_for, p.job_uid)
-                   + CASE WHEN p.place = 1 AND $owed > 0 THEN p.weight - $owed ELSE 0 END AS number
+                   + CASE WHEN p.tenant_id = $after AND $owed > 0 THEN p.weight - $owed ELSE 0 END AS number
             FROM picked p
            -- A row that somebody changed between our snapshot and its lock is a new version, which the writes below could
            -- not see: its run would be leased and wait. It is as good as locked by another.
-           WHERE (SELECT true FROM rota.pending v WHERE v.ctid = p.at)) p),
+           WHERE (SELECT true FROM rota.pending v WHERE v.ctid = p.at)) p
+   ORDER BY turn LIMIT $scan),
 facts AS MATERIALIZED (
   SELECT q.at, q.turn, q.number, q.weight, q.shard, q.job_uid, q.scheduled_for, q.rank, q.priority, q.losses,
          q.tenant_id AS queued_by,
@@ -118,25 +121,32 @@ buckets AS MATERIALIZED (
   SELECT b.limit_key, b.ctid AS at, b.tokens, b.refilled_at FROM rota.bucket b
    WHERE b.limit_key = ANY (ARRAY (SELECT k.limit_key FROM keys k WHERE k.rate IS NOT NULL))
    ORDER BY b.limit_key FOR UPDATE),
+reach AS MATERIALIZED (
+  -- Up to which slot permits are taken: up to the cap. Where it was lowered and somebody holds what lies above, only so
+  -- far that the cap holds although every one up to there were taken: others look at the same moment.
+  SELECT k.limit_key, k.wanted,
+         CASE WHEN EXISTS (SELECT FROM rota.permit o
+                            WHERE o.limit_key = k.limit_key AND o.slot > k.permits AND o.token IS NOT NULL)
+              THEN (SELECT coalesce(max(s.slot), 0)
+                      FROM (SELECT o.slot, count(o.token) OVER (
+                                     ORDER BY o.slot DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS beyond
+                              FROM rota.permit o WHERE o.limit_key = k.limit_key) s
+                     WHERE s.slot + s.beyond <= k.permits)
+              ELSE k.permits END AS slot
+    FROM keys k WHERE k.permits > 0),
 slots AS MATERIALIZED (
-  SELECT k.limit_key, p.slot, p.at, row_number() OVER (PARTITION BY k.limit_key) AS number
-    FROM keys k
+  SELECT r.limit_key, p.slot, p.at, row_number() OVER (PARTITION BY r.limit_key) AS number
+    FROM reach r
    CROSS JOIN LATERAL (
          SELECT x.slot, x.ctid AS at FROM rota.permit x
-          WHERE x.limit_key = k.limit_key AND x.slot <= k.permits AND x.token IS NULL
-          -- Where a cap was lowered, those who hold what lies above it count as well.
-          LIMIT CASE WHEN EXISTS (SELECT FROM rota.permit o
-                                   WHERE o.limit_key = k.limit_key AND o.slot > k.permits AND o.token IS NOT NULL)
-                     THEN greatest(0, least(k.wanted, k.permits - (
-                          SELECT count(*) FROM rota.permit o WHERE o.limit_key = k.limit_key AND o.token IS NOT NULL)))
-                     ELSE k.wanted END
-            FOR UPDATE SKIP LOCKED) p
-   WHERE k.permits > 0
-     AND (SELECT true FROM rota.permit v WHERE v.ctid = p.at)),
+          WHERE x.limit_key = r.limit_key AND x.slot <= r.slot AND x.token IS NULL
+          LIMIT r.wanted FOR UPDATE SKIP LOCKED) p
+   WHERE (SELECT true FROM rota.permit v WHERE v.ctid = p.at)),
 room AS MATERIALIZED (
   SELECT k.limit_key, k.permits, k.rate, k.burst, b.at, b.tokens, b.refilled_at,
          least(CASE WHEN k.permits IS NOT NULL THEN coalesce(s.free, 0) END, floor(b.tokens)) AS free,
-         k.rate IS NOT NULL AND b.at IS NULL AS has_no_bucket,
+         -- Nor is a bucket of use that was filled in the future: the clock was set back, and it would give nothing till then.
+         k.rate IS NOT NULL AND (b.at IS NULL OR b.refilled_at > $now::timestamptz + interval '5 s') AS has_no_bucket,
          coalesce(s.free, 0) < k.wanted AND coalesce(k.permits, 0) > (
            SELECT count(*) FROM rota.permit x WHERE x.limit_key = k.limit_key AND x.slot <= k.permits) AS has_few_rows
     FROM keys k
@@ -169,7 +179,7 @@ held AS MATERIALIZED (
     FULL JOIN slots s USING (limit_key, number)
    WHERE u.turn IS NOT NULL),
 spent AS MATERIALIZED (
-  SELECT limit_key, sum(cost) AS tokens FROM charged WHERE rate IS NOT NULL GROUP BY limit_key),
+  SELECT limit_key, sum(cost) AS cost, sum(cost) FILTER (WHERE rate IS NOT NULL) AS tokens FROM charged GROUP BY limit_key),
 -- And what is written
 taken AS (
   DELETE FROM rota.pending WHERE ctid = ANY (ARRAY (SELECT g.at FROM granted g)) RETURNING 1),
@@ -214,7 +224,11 @@ UNION ALL
 -- and a row for each limit that refused some: is it a new one, whose rows are to be made; can others that wait for it
 -- go; and when is its next token?
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, f.limit_key, bool_or(f.is_new), bool_or(f.is_behind AND r.free >= f.cost), max(r.permits), max(r.burst),
+       NULL, f.limit_key, bool_or(f.is_new),
+       -- What was counted for runs that another limit refused is free still.
+       bool_or(r.free >= f.cost AND (
+         f.is_behind OR r.free - coalesce(s.cost, 0) >= f.cost AND (SELECT count(*) FROM granted) < $limit)),
+       max(r.permits), max(r.burst),
        max(CASE WHEN r.tokens - coalesce(s.tokens, 0) < f.cost THEN
              $now::timestamptz + (f.cost - r.tokens + coalesce(s.tokens, 0)) / r.rate * interval '1 s' END)
   FROM fits f FULL JOIN room r USING (limit_key) FULL JOIN spent s USING (limit_key)

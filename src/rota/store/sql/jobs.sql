@@ -50,10 +50,11 @@ RETURNING shard, job_uid;
 
 -- name: reroute_pending
 -- Waiting runs follow an edit of their job: pool and handler are the job's, and so is a priority that was changed with
--- them; without a change each keeps its own.
-UPDATE rota.pending p SET pool = e.pool, handler = rota.handler_key(e.handler), priority = coalesce(e.priority, p.priority),
+-- them; without a change each keeps its own. What waited for a worker or a limit is looked at anew.
+UPDATE rota.pending p SET pool = e.pool, handler = rota.handler_key(e.handler),
+       priority = coalesce(e.priority, p.priority),
        rank = rota.rank_of(p.available_at, coalesce(e.priority, p.priority), e.pool),
-       gate = CASE p.gate WHEN 'handler' THEN 'open' ELSE p.gate END
+       gate = CASE WHEN p.gate IN ('handler', 'limit') THEN 'open' ELSE p.gate END
   FROM unnest($shards::smallint[], $job_uids::bigint[], $pools::text[], $handlers::text[], $priorities::smallint[])
        e (shard, job_uid, pool, handler, priority)
  WHERE p.shard = e.shard AND p.job_uid = e.job_uid

@@ -70,12 +70,12 @@ SELECT (SELECT count(*) FROM (SELECT limit_key FROM rota.permit WHERE token IS N
            AND substr(b.limit_key, 8, length(b.limit_key) - 7 - length(w.suffix)) NOT IN (TABLE owners)) AS tokens;
 
 -- name: forget_permits
--- Delete a batch of the free permits of a limit that is gone. Those in use are somebody's, and a row that a claim holds
--- at this moment may become so.
+-- Delete a batch of the free permits above a slot: of a limit that was lowered, or (above 0) is gone. Those in use are
+-- somebody's, and a row that a claim holds at this moment may become so.
 DELETE FROM rota.permit p
  WHERE p.token IS NULL AND p.ctid = ANY (ARRAY (
        SELECT f.ctid FROM rota.permit f
-        WHERE f.token IS NULL
+        WHERE f.token IS NULL AND f.slot > $above
           AND f.limit_key = $limit_key -- not: forget_instances
           -- forget_instances: AND starts_with(f.limit_key, 'tenant/') AND right(f.limit_key, length($name::text) + 1) = '/' || $name
           -- forget_instances: AND substr(f.limit_key, 8, length(f.limit_key) - 8 - length($name)) NOT IN (

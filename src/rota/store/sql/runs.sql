@@ -80,10 +80,12 @@ noted AS (
          jsonb_build_object('job_id', live.job_id, 'attempt', o.attempt)
     FROM reopened o
     JOIN live ON live.shard = o.shard AND live.job_uid = o.job_uid AND live.scheduled_for = o.scheduled_for)
-INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
-                          priority)
+INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, losses, gate, pool, handler,
+                          tenant_id, priority)
 SELECT o.shard, o.job_uid, o.scheduled_for, rota.rank_of(live.available_at, live.priority, live.pool), live.available_at,
-       o.attempt, live.gate, live.pool, live.handler, live.tenant_id, live.priority
+       o.attempt, (SELECT count(*) FROM rota.attempt a
+                    WHERE a.shard = o.shard AND a.job_uid = o.job_uid AND a.scheduled_for = o.scheduled_for
+                      AND a.outcome = 'lost'), live.gate, live.pool, live.handler, live.tenant_id, live.priority
   FROM reopened o
   JOIN live ON live.shard = o.shard AND live.job_uid = o.job_uid AND live.scheduled_for = o.scheduled_for
 RETURNING shard, job_uid, scheduled_for, available_at, pool, gate;
