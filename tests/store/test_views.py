@@ -78,7 +78,9 @@ async def test_each_place_of_a_run_shows_as_its_state(rota_kit: RotaKit) -> None
         assert [row["state"] for row in states] == ["cancelled"]
         # Gates that no service of this version sets yet.
         for gate, state in (("upstream", "blocked"), ("limit", "pending"), ("handler", "pending")):
-            await other.execute("UPDATE rota.pending SET gate = $1 WHERE handler = 'waiting'", gate)
+            await other.execute(
+                "UPDATE rota.pending SET gate = $1, limit_key = 'job/1' WHERE handler = 'waiting'", gate
+            )
             assert (await the_run(rota_kit, "waiting")).state == state
 
 

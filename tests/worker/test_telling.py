@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from rota.clock import ManualClock
@@ -316,6 +317,16 @@ async def test_what_a_handler_returns_is_its_runs_result(desk: FakeDesk, registr
     assert run.last.result == {"rows": [10**20, "é"]}
 
 
+@pytest.fixture
+def logs() -> Iterator[list[MutableMapping[str, Any]]]:
+    """What is logged, though another test of this process may have configured logs that tell less."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    with capture_logs() as entries:
+        yield entries
+    structlog.configure(**before)
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -330,28 +341,28 @@ async def test_what_a_handler_returns_is_its_runs_result(desk: FakeDesk, registr
     ids=["object", "key", "nan", "nul", "text", "list", "bytes"],
 )
 async def test_a_result_that_cannot_be_kept_is_dropped_and_the_success_stays(
-    desk: FakeDesk, registry: HandlerRegistry, value: object, reason: str
+    desk: FakeDesk, registry: HandlerRegistry, logs: list[MutableMapping[str, Any]], value: object, reason: str
 ) -> None:
     registry.register("work", return_it(value))
     run = desk.add("work", max_attempts=1)
-    with capture_logs() as logs:
-        async with at_work(desk, registry):
-            await desk.until(lambda: run.attempts)
+    async with at_work(desk, registry):
+        await desk.until(lambda: run.attempts)
     assert (run.outcomes, run.last.result) == ([Outcome.SUCCEEDED], None)
     [warning] = [entry for entry in logs if entry["event"] == "result.dropped"]
     assert (warning["log_level"], warning["handler"]) == ("warning", "work")
     assert any(part in warning["reason"] for part in reason.split("|"))
 
 
-async def test_results_pass_the_pipe_of_a_child_process(desk: FakeDesk) -> None:
+async def test_results_pass_the_pipe_of_a_child_process(
+    desk: FakeDesk, logs: list[MutableMapping[str, Any]]
+) -> None:
     plain, coroutine, dropped = (
         desk.add("return_what_was_asked", {"text": "{'n': 2**80, 'list': (1, None)}"}),
         desk.add("return_what_was_asked_async", {"text": "[0.5]"}),
         desk.add("return_what_was_asked", {"text": "object()"}),
     )
-    with capture_logs() as logs:
-        async with at_work(desk, app.handlers, target=TARGET):
-            await desk.until(lambda: all(run.attempts for run in (plain, coroutine, dropped)))
+    async with at_work(desk, app.handlers, target=TARGET):
+        await desk.until(lambda: all(run.attempts for run in (plain, coroutine, dropped)))
     assert [run.state for run in (plain, coroutine, dropped)] == ["succeeded"] * 3
     assert (plain.last.result, coroutine.last.result, dropped.last.result) == (
         {"n": 2**80, "list": [1, None]},

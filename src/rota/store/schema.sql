@@ -910,11 +910,11 @@ CREATE INDEX pending_deadline ON rota.pending USING btree (shard, deadline_at) W
 
 CREATE INDEX pending_handler ON rota.pending USING btree (pool, handler, tenant_id) WHERE (gate = 'handler'::text);
 
-CREATE INDEX pending_held ON rota.pending USING btree (pool, tenant_id) WHERE (gate = ANY (ARRAY['time'::text, 'handler'::text, 'limit'::text]));
+CREATE INDEX pending_held ON rota.pending USING btree (pool, tenant_id) WHERE ((gate || ''::text) = ANY (ARRAY['time'::text, 'handler'::text, 'limit'::text]));
 
-CREATE INDEX pending_limit ON rota.pending USING btree (limit_key, tenant_id, pool, rank) WHERE (gate = 'limit'::text);
+CREATE INDEX pending_limit ON rota.pending USING btree (limit_key, tenant_id, pool, rank) WITH (deduplicate_items=off) WHERE (gate = 'limit'::text);
 
-CREATE INDEX pending_open ON rota.pending USING btree (pool, tenant_id, rank) WHERE (gate = 'open'::text);
+CREATE INDEX pending_open ON rota.pending USING btree (pool, tenant_id, rank) WITH (deduplicate_items=off) WHERE (gate = 'open'::text);
 
 CREATE INDEX pending_returned ON rota.pending USING btree (limit_key) WHERE ((gate = 'open'::text) AND (limit_key IS NOT NULL));
 

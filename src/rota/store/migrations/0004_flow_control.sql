@@ -148,10 +148,14 @@ ALTER TABLE rota.pending ALTER COLUMN priority DROP DEFAULT;
 -- One order serves every claim: within a pool tenants take turns, and each has its runs in the order of their ranks.
 DROP INDEX rota.pending_open;
 DROP INDEX rota.pending_tenant;
-CREATE INDEX pending_open ON rota.pending (pool, tenant_id, rank) WHERE gate = 'open';
-CREATE INDEX pending_limit ON rota.pending (limit_key, tenant_id, pool, rank) WHERE gate = 'limit';
--- How deep a pool is, tenant by tenant: what waits behind any gate but an upstream's.
-CREATE INDEX pending_held ON rota.pending (pool, tenant_id) WHERE gate IN ('time', 'handler', 'limit');
+-- Runs of one instant have one rank. An entry that they shared could not be marked dead before the last of them is gone,
+-- and every claim would look at those that went before.
+CREATE INDEX pending_open ON rota.pending (pool, tenant_id, rank) WITH (deduplicate_items = off) WHERE gate = 'open';
+CREATE INDEX pending_limit ON rota.pending (limit_key, tenant_id, pool, rank) WITH (deduplicate_items = off)
+  WHERE gate = 'limit';
+-- How deep a pool is, tenant by tenant: what waits behind any gate but an upstream's. In words of its own, so that no
+-- statistics can lead a search for one of these gates to it.
+CREATE INDEX pending_held ON rota.pending (pool, tenant_id) WHERE gate || '' IN ('time', 'handler', 'limit');
 CREATE INDEX pending_returned ON rota.pending (limit_key) WHERE gate = 'open' AND limit_key IS NOT NULL;
 CREATE INDEX pending_deadline ON rota.pending (shard, deadline_at) WHERE deadline_at IS NOT NULL;
 

@@ -74,16 +74,17 @@ picked AS MATERIALIZED (
             AND (x.deadline_at IS NULL OR x.deadline_at > $now)
             AND x.ctid <> ALL (ARRAY (SELECT f.at FROM first f WHERE f.place = h.place))
           ORDER BY x.rank LIMIT h.more FOR UPDATE SKIP LOCKED) p),
+there AS MATERIALIZED (
+  -- A row that somebody changed between our snapshot and its lock is a new version, which the writes below could not
+  -- see: its run would be leased and wait. It is as good as locked by another.
+  SELECT v.ctid AS at FROM rota.pending v WHERE v.ctid = ANY (ARRAY (SELECT p.at FROM picked p))),
 queue AS MATERIALIZED (
   -- In the order of the turns: each tenant's next `weight` runs, then again. Shares are rounded up, and there are no more
   -- tokens than $scan.
   SELECT p.*, row_number() OVER (ORDER BY (p.number - 1) / p.weight, p.place, p.number) AS turn
     FROM (SELECT p.*, row_number() OVER (PARTITION BY p.place ORDER BY p.rank, p.scheduled_for, p.job_uid)
                    + CASE WHEN p.tenant_id = $after AND $owed > 0 THEN p.weight - $owed ELSE 0 END AS number
-            FROM picked p
-           -- A row that somebody changed between our snapshot and its lock is a new version, which the writes below could
-           -- not see: its run would be leased and wait. It is as good as locked by another.
-           WHERE (SELECT true FROM rota.pending v WHERE v.ctid = p.at)) p
+            FROM picked p WHERE NOT p.at NOT IN (SELECT v.at FROM there v)) p
    ORDER BY turn LIMIT $scan),
 facts AS MATERIALIZED (
   SELECT q.at, q.turn, q.number, q.weight, q.shard, q.job_uid, q.scheduled_for, q.rank, q.priority, q.losses,
@@ -103,16 +104,23 @@ facts AS MATERIALIZED (
           WHERE x.shard = q.shard AND x.job_uid = q.job_uid AND x.scheduled_for = q.scheduled_for LIMIT 1) r ON true),
 -- Which limits they are under, and what is left of those. FULL JOIN stands for joins of sets that have the same keys:
 -- it is never planned as a nested loop.
-needs AS MATERIALIZED (
-  SELECT f.turn, f.at, l.limit_key, l.permits, l.rate, l.burst,
-         least(l.weight, nullif(l.permits, 0), l.burst) AS cost,
-         EXISTS (SELECT FROM rota.pending w
-                  WHERE w.gate = 'limit' AND w.limit_key = l.limit_key AND w.tenant_id = f.queued_by AND w.pool = $pool
-                    AND w.rank < f.rank) AS is_behind
+asked AS MATERIALIZED (
+  SELECT f.turn, f.at, f.queued_by, f.rank, l.limit_key, l.permits, l.rate, l.burst,
+         least(l.weight, nullif(l.permits, 0), l.burst) AS cost
     FROM facts f
    CROSS JOIN LATERAL rota.limits_on(
          f.queued_by, f.job_uid, f.overlap, f.max_concurrency, f.concurrency_key, f.key_concurrency, f.limits,
          f.payload) l),
+-- Nobody passes by those of his tenant who wait for the limit already.
+needs AS MATERIALIZED (
+  SELECT a.turn, a.at, a.limit_key, a.permits, a.rate, a.burst, a.cost, coalesce(a.rank > first.rank, false) AS is_behind
+    FROM asked a
+    FULL JOIN (SELECT d.limit_key, d.queued_by, w.rank
+                 FROM (SELECT DISTINCT x.limit_key, x.queued_by FROM asked x) d
+                 LEFT JOIN LATERAL (
+                      SELECT p.rank FROM rota.pending p
+                       WHERE p.gate = 'limit' AND p.limit_key = d.limit_key AND p.tenant_id = d.queued_by
+                         AND p.pool = $pool ORDER BY p.rank LIMIT 1) w ON true) first USING (limit_key, queued_by)),
 keys AS MATERIALIZED (
   SELECT n.limit_key, max(n.permits) AS permits, max(n.rate) AS rate, max(n.burst) AS burst,
          sum(n.cost)::integer AS wanted
@@ -134,14 +142,17 @@ reach AS MATERIALIZED (
                      WHERE s.slot + s.beyond <= k.permits)
               ELSE k.permits END AS slot
     FROM keys k WHERE k.permits > 0),
-slots AS MATERIALIZED (
-  SELECT r.limit_key, p.slot, p.at, row_number() OVER (PARTITION BY r.limit_key) AS number
+locked AS MATERIALIZED (
+  SELECT r.limit_key, p.slot, p.at
     FROM reach r
    CROSS JOIN LATERAL (
          SELECT x.slot, x.ctid AS at FROM rota.permit x
           WHERE x.limit_key = r.limit_key AND x.slot <= r.slot AND x.token IS NULL
-          LIMIT r.wanted FOR UPDATE SKIP LOCKED) p
-   WHERE (SELECT true FROM rota.permit v WHERE v.ctid = p.at)),
+          LIMIT r.wanted FOR UPDATE SKIP LOCKED) p),
+slots AS MATERIALIZED (
+  SELECT l.*, row_number() OVER (PARTITION BY l.limit_key) AS number
+    FROM locked l
+   WHERE NOT l.at NOT IN (SELECT v.ctid FROM rota.permit v WHERE v.ctid = ANY (ARRAY (SELECT x.at FROM locked x)))),
 room AS MATERIALIZED (
   SELECT k.limit_key, k.permits, k.rate, k.burst, b.at, b.tokens, b.refilled_at,
          least(CASE WHEN k.permits IS NOT NULL THEN coalesce(s.free, 0) END, floor(b.tokens)) AS free,
@@ -194,7 +205,9 @@ paid AS (
   ON CONFLICT (limit_key) DO UPDATE
      SET tokens = excluded.tokens, refilled_at = greatest(b.refilled_at, excluded.refilled_at)),
 given AS (
-  UPDATE rota.permit p SET token = ($tokens::uuid[])[(SELECT h.turn FROM held h WHERE h.at = p.ctid)]
+  UPDATE rota.permit p
+     SET token = ($tokens::uuid[])[(ARRAY (SELECT h.turn FROM held h))[
+                                    array_position(ARRAY (SELECT h.at FROM held h), p.ctid)]]
    WHERE p.ctid = ANY (ARRAY (SELECT h.at FROM held h))),
 leased AS (
   INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id,

@@ -56,12 +56,12 @@ WITH RECURSIVE opened (tenant_id) AS (
           WHERE p.pool = $pool AND p.gate = 'open' AND p.tenant_id > o.tenant_id ORDER BY p.tenant_id LIMIT 1) n
 ), held (tenant_id) AS (
   (SELECT p.tenant_id FROM rota.pending p
-    WHERE p.pool = $pool AND p.gate IN ('time', 'handler', 'limit') ORDER BY p.tenant_id LIMIT 1)
+    WHERE p.pool = $pool AND p.gate || '' IN ('time', 'handler', 'limit') ORDER BY p.tenant_id LIMIT 1)
   UNION ALL
   SELECT n.tenant_id FROM held h
    CROSS JOIN LATERAL (
          SELECT p.tenant_id FROM rota.pending p
-          WHERE p.pool = $pool AND p.gate IN ('time', 'handler', 'limit') AND p.tenant_id > h.tenant_id
+          WHERE p.pool = $pool AND p.gate || '' IN ('time', 'handler', 'limit') AND p.tenant_id > h.tenant_id
           ORDER BY p.tenant_id LIMIT 1) n
 ), tenants AS (
   (SELECT tenant_id FROM opened LIMIT $tenants) UNION (SELECT tenant_id FROM held LIMIT $tenants)
@@ -73,6 +73,6 @@ SELECT t.tenant_id,
                 WHERE p.pool = $pool AND p.tenant_id = t.tenant_id AND p.gate = 'open' LIMIT $most) o)
        + (SELECT count(*) FROM (
                  SELECT FROM rota.pending p
-                  WHERE p.pool = $pool AND p.tenant_id = t.tenant_id AND p.gate IN ('time', 'handler', 'limit')
+                  WHERE p.pool = $pool AND p.tenant_id = t.tenant_id AND p.gate || '' IN ('time', 'handler', 'limit')
                   LIMIT $most) h) AS runs
   FROM tenants t;
