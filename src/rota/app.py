@@ -12,6 +12,7 @@ from rota.domain.job import (
     Job,
     Overlap,
     costs_of_one,
+    seconds,
 )
 from rota.domain.misfire import DEFAULT_GRACE, CatchUp, FireOnce, Misfire, Skip
 from rota.domain.retry import RetryPolicy
@@ -90,12 +91,12 @@ class App:
                 max_attempts=max_attempts,
                 retry=retry,
                 misfire=misfire,
-                misfire_grace=_duration(misfire_grace),
-                timeout=_duration(timeout),
-                lease_duration=_duration(lease_duration),
-                jitter=_duration(jitter),
+                misfire_grace=_duration("misfire_grace", misfire_grace),
+                timeout=_duration("timeout", timeout),
+                lease_duration=_duration("lease_duration", lease_duration),
+                jitter=_duration("jitter", jitter),
                 overlap=overlap,
-                start_deadline=None if start_deadline is None else _duration(start_deadline),
+                start_deadline=None if start_deadline is None else _duration("start_deadline", start_deadline),
                 max_concurrency=max_concurrency,
                 concurrency_key=concurrency_key,
                 key_concurrency=key_concurrency,
@@ -133,13 +134,15 @@ def fire_once() -> FireOnce:
 
 def catch_up(limit: int, *, max_age: Duration = timedelta(days=31)) -> CatchUp:
     """The latest `limit` missed slots, none older than `max_age`, each make a run, oldest first."""
-    return CatchUp(limit, _duration(max_age))
+    return CatchUp(limit, _duration("misfire.max_age", max_age))
 
 
 def retry(*, initial: Duration = 10.0, factor: float = 2.0, cap: Duration = 3600.0, jitter: float = 0.2) -> RetryPolicy:
     """Exponential backoff: the nth retry waits initial * factor**(n-1), at most `cap`, less up to `jitter` of it."""
-    return RetryPolicy(initial=_duration(initial), factor=factor, cap=_duration(cap), jitter=jitter)
+    return RetryPolicy(
+        initial=_duration("retry.initial", initial), factor=factor, cap=_duration("retry.cap", cap), jitter=jitter
+    )
 
 
-def _duration(value: Duration) -> timedelta:
-    return value if isinstance(value, timedelta) else timedelta(seconds=value)
+def _duration(field: str, value: Duration) -> timedelta:
+    return value if isinstance(value, timedelta) else seconds(field, value)

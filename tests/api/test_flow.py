@@ -30,7 +30,10 @@ async def test_what_no_limit_can_be_is_refused_by_field(me: Caller) -> None:
     for field, question in (
         ("rate", {}),
         ("rate", {"rate": "fast"}),
+        ("rate", {"rate": True}),
         ("permits", {"permits": -1}),
+        ("permits", {"permits": "3"}),
+        ("permits", {"permits": True}),
         ("burst", {"permits": 1, "burst": 1}),
         ("kind", {"permits": 1, "kind": "job"}),
         ("weight", {"permits": 1, "weight": 3}),

@@ -108,6 +108,8 @@ async def test_a_run_is_given_a_priority_and_says_what_it_waits_for(me: Caller) 
     await me.put_job()
     run_id = await me.trigger()
     assert (await me.ask("PATCH", f"/v1/runs/{run_id}", {"priority": 9})).ok()["priority"] == 9
+    unknown = await me.ask("PATCH", f"/v1/runs/{run_id}", {"priority": 3, "colour": 1})
+    assert (unknown.status, unknown.json["field"]) == (422, "colour")
     wrong = await me.ask("PATCH", f"/v1/runs/{run_id}", {"priority": 10})
     assert (wrong.status, wrong.json["field"]) == (422, "priority")
     said = (await me.get(f"/v1/runs/{run_id}/why")).ok()

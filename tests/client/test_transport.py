@@ -16,6 +16,7 @@ from rota.errors import (
     RotaError,
     ServerUnavailable,
     SetupFailed,
+    Shed,
     TooManyCalls,
     Unauthorized,
 )
@@ -84,6 +85,13 @@ async def test_waits_as_long_as_the_server_asks(client: Client, stub: Stub, cloc
     first, second = clock.slept
     assert 7 <= first < 8
     assert 3 <= second < 4
+
+
+async def test_who_is_shed_is_told_at_once(client: Client, stub: Stub, clock: HastyClock) -> None:
+    stub.say(problem(429, "shed", retry_after=5))
+    with pytest.raises(Shed) as refused:
+        await client.trigger("j", idempotency_key="k")
+    assert (refused.value.retry_after, len(stub.asked), clock.slept) == (5, 1, [])
 
 
 async def test_a_wait_that_is_longer_than_the_call_may_take_is_not_begun(

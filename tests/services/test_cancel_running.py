@@ -141,12 +141,12 @@ async def test_progress_is_seen_and_needs_the_lease(rota_kit: RotaKit) -> None:
 async def test_progress_travels_with_the_renewal_and_what_is_not_said_stays(rota_kit: RotaKit) -> None:
     work = await running(rota_kit)
     key, renew = work.claim.key, rota_kit.rota.completion.renew
-    for progress in (Progress(0.25, "a quarter"), Progress(0.5), None, Progress(note="still half")):
+    for progress in (Progress(0.25, "a quarter"), Progress(0.7), None, Progress(note="still half")):
         rota_kit.clock.advance(SECOND)
         held = await renew([key], progress=None if progress is None else {key.token: progress})
         assert held[key.token].expires_at == rota_kit.clock.now() + work.claim.lease_duration
     [run] = await rota_kit.runs("tick")
-    assert (run.progress, run.progress_note) == (0.5, "still half")
+    assert (run.progress, run.progress_note) == (0.7, "still half")
     await work.succeed()
     assert await renew([key], progress={key.token: Progress(1.0)}) == {}, "too late, and no harm"
 

@@ -136,6 +136,7 @@ async def test_a_rate_lets_so_many_start_and_no_more_than_its_burst_at_once(rota
     assert starts == [4] + [1] * 40
     rota_kit.clock.advance(60)
     assert len(await worker.claim(limit=50)) == 4, "what nobody used is saved up to the burst"
+    assert await fetch(rota_kit, "SELECT FROM rota.permit") == [], "a rate has no permits"
 
 
 async def test_an_edit_of_a_limit_holds_from_the_next_claim_on(rota_kit: RotaKit) -> None:

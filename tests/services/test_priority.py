@@ -84,9 +84,10 @@ async def test_what_is_not_there_or_no_priority_is_refused(rota_kit: RotaKit) ->
     for unknown, tenant_id in ((run, "other"), (run_id(1, START), None)):
         with pytest.raises(NotFound):
             await rota_kit.on_demand.reprioritise(unknown, 9, tenant_id=tenant_id)
-    for wrong in (10, -1, True, 1.5):
+    wrongs: tuple[Any, ...] = (10, -1, True, 1.5)
+    for wrong in wrongs:
         with pytest.raises(InvalidInput, match=r"^priority: "):
-            await rota_kit.on_demand.reprioritise(run, wrong)  # type: ignore[arg-type]
+            await rota_kit.on_demand.reprioritise(run, wrong)
     assert (await rota_kit.history.run(run))[0].priority == 5
 
 

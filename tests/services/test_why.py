@@ -163,6 +163,13 @@ async def test_a_run_that_comes_back_says_what_it_comes_back_from(
     assert said.at >= START + TEN_SECONDS
 
 
+async def test_a_dead_letter_says_what_it_died_of(rota_kit: RotaKit) -> None:
+    run = await waiting(rota_kit, max_attempts=1)
+    await (await rota_kit.worker("w-1", handlers=["h"]).claim_one()).fail("ValueError: no\nTraceback of many lines")
+    said = await why(rota_kit, run)
+    assert (said.cause, said.text) == ("dead", "It is dead since 2026-01-01T00:00:00Z: ValueError: no.")
+
+
 async def test_a_dead_letter_that_is_sent_back_at_a_rate_waits_for_its_turn(rota_kit: RotaKit) -> None:
     runs = []
     for job_id in ("a", "b"):

@@ -40,8 +40,16 @@ def test_names_alone_are_limits_that_cost_one(names: Any) -> None:
     assert defined(limits=names).limits == {"crm": 1, "mail": 1}
 
 
-@pytest.mark.parametrize("bad", ["crm", ["crm", "crm"], [3], {"crm": 0}])
+@pytest.mark.parametrize("bad", ["crm", ["crm", "crm"], [3], {"crm": 0}, 5, None])
 def test_bad_limits_are_refused_under_their_name(bad: Any) -> None:
     with pytest.raises(InvalidInput) as refusal:
         defined(limits=bad)
     assert refusal.value.field.startswith("limits")
+
+
+@pytest.mark.parametrize("field", ["timeout", "lease_duration", "jitter", "misfire_grace", "start_deadline"])
+@pytest.mark.parametrize("bad", ["10s", float("nan"), 1e300, True])
+def test_what_is_no_length_of_time_is_refused_under_its_name(field: str, bad: Any) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        defined(**{field: bad})
+    assert refusal.value.field == field

@@ -353,9 +353,7 @@ async def test_a_result_that_cannot_be_kept_is_dropped_and_the_success_stays(
     assert any(part in warning["reason"] for part in reason.split("|"))
 
 
-async def test_results_pass_the_pipe_of_a_child_process(
-    desk: FakeDesk, logs: list[MutableMapping[str, Any]]
-) -> None:
+async def test_results_pass_the_pipe_of_a_child_process(desk: FakeDesk, logs: list[MutableMapping[str, Any]]) -> None:
     plain, coroutine, dropped = (
         desk.add("return_what_was_asked", {"text": "{'n': 2**80, 'list': (1, None)}"}),
         desk.add("return_what_was_asked_async", {"text": "[0.5]"}),

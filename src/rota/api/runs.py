@@ -121,5 +121,5 @@ async def replay_runs(call: Caller, question: ReplayQuestion) -> Response:
 
 
 async def cancel_run(call: Caller, run_id: UUID) -> Response:
-    """Cancel a run that waits at once; of one that runs, the worker is told at its next renewal."""
+    """Cancel a run that waits at once; of one that runs, the worker is told within a second, or at its next renewal."""
     return answer(await call.control.cancel_run(run_id))

@@ -107,7 +107,7 @@ async def cancel(call: Call, run_id: RunId) -> None:
         done = await control.cancel_run(run_key)
     text = f"run {run_key} is {done.state}"
     if done.cancel_requested:
-        text = f"run {run_key} is {done.state}: its worker is told at its next renewal"
+        text = f"run {run_key} is {done.state}: its worker is told to stop it"
     call.out.answer(values_of(done), text)
 
 

@@ -18,7 +18,7 @@ from rota.client.address import Address
 from rota.client.problems import problem_of
 from rota.clock import Clock, DatabaseClock
 from rota.domain.job import check_name
-from rota.errors import CommitUnknown, InvalidInput, RotaError, ServerUnavailable, SetupFailed
+from rota.errors import CommitUnknown, InvalidInput, RotaError, ServerUnavailable, SetupFailed, Shed
 from rota.version import VERSION
 
 TRIES: Final = 12
@@ -128,7 +128,8 @@ class Transport:
         if 200 <= answer.status < 300:
             return answer
         problem = problem_of(answer.status, answer.body, answer.headers)
-        may_repeat = request.is_repeatable and answer.status in RETRIED
+        # Who is shed adds to what is too deep already: it is his program's to decide what is worth asking for again.
+        may_repeat = request.is_repeatable and answer.status in RETRIED and not isinstance(problem.error, Shed)
         return _Failure(problem.error, may_repeat, problem.retry_after or 0.0)
 
     async def _send(self, request: Request, *, timeout: float) -> Answer:

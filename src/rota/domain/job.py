@@ -31,7 +31,7 @@ LIMITS_LIMIT: Final = 16
 """The most limits that a job names."""
 COST_LIMIT: Final = 1000
 """The most permits or tokens of a limit that one run costs."""
-LIMIT_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+LIMIT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 PRIORITIES: Final = range(10)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -146,7 +146,7 @@ class Job:
             parts["limits"] = costs_of_one(parts["limits"])
         for name in _DURATIONS & parts.keys():
             if name != "start_deadline" or parts[name] is not None:
-                parts[name] = _seconds(name, parts[name])
+                parts[name] = seconds(name, parts[name])
         return cls(**parts)
 
     def edited(self, **changes: Any) -> "Job":
@@ -198,7 +198,7 @@ def check_name(name: str, value: object) -> None:
 def check_limit_name(field_name: str, value: object) -> None:
     """Refuse what cannot be a limit's name."""
     if not isinstance(value, str) or not LIMIT_NAME.fullmatch(value):
-        hint = "1 to 100 letters, digits, dots, dashes and underlines"
+        hint = "1 to 100 letters, digits, dots, dashes and underlines, the first of them a letter or a digit"
         raise InvalidInput(field_name, f"{value!r} cannot be a limit's name", hint=hint)
 
 
@@ -233,6 +233,8 @@ def costs_of_one(names: Sequence[Any]) -> dict[str, int]:
     """Return a job's limits from a list of their names: a run costs one of each."""
     if isinstance(names, str):
         raise InvalidInput("limits", "must be a list of names, not one", hint=f"such as [{names!r}]")
+    if not isinstance(names, Sequence):
+        raise InvalidInput("limits", f"must be an object or a list, not {names!r}", hint='such as {"crm": 1}')
     for name in names:
         check_limit_name("limits", name)
     costs = dict.fromkeys(names, 1)
@@ -254,7 +256,9 @@ def _check_key(path: object) -> None:
 
 def _check_limits(limits: object) -> dict[str, int]:
     """Return our own copy of limits and costs."""
-    costs = _object("limits", limits)
+    if not isinstance(limits, Mapping):
+        raise InvalidInput("limits", f"must be an object or a list, not {limits!r}", hint='such as {"crm": 1}')
+    costs = dict(limits)
     if len(costs) > LIMITS_LIMIT:
         raise InvalidInput("limits", f"are {len(costs)}", hint=f"at most {LIMITS_LIMIT}")
     for name, cost in costs.items():
@@ -288,7 +292,8 @@ def _object(name: str, value: object) -> dict[str, Any]:
     return dict(value)
 
 
-def _seconds(name: str, value: object) -> timedelta:
+def seconds(name: str, value: object) -> timedelta:
+    """Read a length of time in seconds. Raises InvalidInput that names the field."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(name, f"must be seconds as a number, not {value!r}")
     try:

@@ -77,11 +77,10 @@ class Limit:
 
 
 def _rate(rate: object) -> float:
-    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if not is_number or not SLOWEST_RATE <= rate <= FASTEST_RATE:  # type: ignore[operator]  # a number by now
-        hint = f"give tokens a second, from {SLOWEST_RATE:g} to {FASTEST_RATE:g}"
-        raise InvalidInput("rate", f"{rate!r} is no rate", hint=hint)
-    return float(rate)  # type: ignore[arg-type]
+    if isinstance(rate, int | float) and not isinstance(rate, bool) and SLOWEST_RATE <= rate <= FASTEST_RATE:
+        return float(rate)
+    hint = f"give tokens a second, from {SLOWEST_RATE:g} to {FASTEST_RATE:g}"
+    raise InvalidInput("rate", f"{rate!r} is no rate", hint=hint)
 
 
 def _burst(rate: float, burst: int | None) -> int:

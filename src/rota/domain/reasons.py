@@ -202,7 +202,8 @@ def queued(run: Waiting, queue: QueueLook, workers: Sequence[PoolWorkers]) -> Re
     turns = ""
     if queue.tenants:
         others = _counted(queue.tenants, "other tenant")
-        turns = f", in turn with {others}" if queue.ahead == 0 else f", and {others} take turns with its own"
+        take = "takes" if queue.tenants == 1 else "take"
+        turns = f", in turn with {others}" if queue.ahead == 0 else f", and {others} {take} turns with its own"
     if queue.ahead == 0:
         text = f"It is the next of pool {run.pool}{turns}: a worker takes it as soon as one is free."
     else:

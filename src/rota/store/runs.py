@@ -168,4 +168,6 @@ def _view(row: Any) -> RunView:
     values = {name: row[name] for name in RunView.__slots__}
     for name in ("payload", "result"):
         values[name] = None if row[name] is None else json.loads(row[name])
+    if values["progress"] is not None:
+        values["progress"] = round(values["progress"], 6)  # a real: 0.7 comes back as 0.699999988
     return RunView(**values)

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Final, Literal, get_args
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, StrictInt
 
 from rota.wire.document import Document, Many, Question
 
@@ -69,7 +69,7 @@ class TenantQuestion(Question):
     max_jobs: int | None = Field(default=None, ge=0, le=100_000_000)
     max_payload_bytes: int | None = Field(default=None, ge=2, le=262_144)
     calls_per_second: float | None = Field(default=None, gt=0, le=1e6)
-    weight: int = Field(default=1, ge=1, le=100)
+    weight: StrictInt = Field(default=1, ge=1, le=100)
 
 
 class TenantList(Document):

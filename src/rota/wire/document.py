@@ -8,6 +8,8 @@ T = TypeVar("T")
 
 PAGE_LIMIT: Final = 1000
 """The most entries of one page."""
+FEW: Final = 10
+"""So many unknown fields of a question are named one by one."""
 
 
 Many = Annotated[tuple[T, ...], FailFast()]
@@ -28,8 +30,8 @@ class Question(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_many(cls, value: Any) -> Any:
-        """Refuse more fields than there are as one fault; every unknown one would be a fault of its own."""
-        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+        """Refuse many unknown fields as one fault; each would be a fault of its own, as a few are."""
+        if isinstance(value, dict) and len(value) > len(cls.model_fields) + FEW:
             unknown = next(str(name)[:200] for name in value if name not in cls.model_fields)
             raise ValueError(f"{unknown!r} is not permitted; known are {', '.join(cls.model_fields)}")
         return value

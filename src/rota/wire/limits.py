@@ -1,7 +1,9 @@
 """Documents of flow control: limits, and pools' settings."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Strict, StrictInt
 
 from rota.wire.document import Document, Question
 
@@ -37,9 +39,9 @@ class LimitQuestion(Question):
     """A rate in tokens a second with a burst, permits, or both."""
 
     kind: LimitKind = "downstream"
-    rate: float | None = None
-    burst: int | None = None
-    permits: int | None = None
+    rate: Annotated[float, Strict()] | None = None
+    burst: StrictInt | None = None
+    permits: StrictInt | None = None
 
 
 class PoolDocument(Document):
@@ -58,5 +60,5 @@ class PoolList(Document):
 class PoolQuestion(Question):
     """What is left out, or null, is as in every pool: 60 seconds, and any depth."""
 
-    ageing: float | None = None
-    shed_above: int | None = None
+    ageing: Annotated[float, Strict()] | None = None
+    shed_above: StrictInt | None = None

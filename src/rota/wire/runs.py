@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, StrictInt
 
 from rota.wire.document import Document, Question
 
@@ -111,7 +111,7 @@ class ReplayAnswer(Document):
 class PriorityQuestion(Question):
     """The priority that a run that waits is to have: 0 to 9, 9 goes first."""
 
-    priority: int
+    priority: StrictInt
 
 
 class CancelAnswer(Document):

@@ -12,7 +12,7 @@ filled AS (
 INSERT INTO rota.permit (limit_key, slot)
 SELECT m.limit_key, n
   FROM met m
- CROSS JOIN LATERAL generate_series(1, least(m.permits, 128 + 2 * (
+ CROSS JOIN LATERAL generate_series(1, least(coalesce(m.permits, 0), 128 + 2 * (
        SELECT count(*) FROM rota.permit x WHERE x.limit_key = m.limit_key))) n
 ON CONFLICT (limit_key, slot) DO NOTHING
 RETURNING limit_key;

@@ -1,7 +1,11 @@
 -- name: why_run
 -- Where a run stands, with all that tells why it waits: its row of each table, how its last attempt ended, and how many
 -- schedulers there are to see its time come.
-SELECT r.outcome, r.finished_at, r.reason, j.job_id,
+SELECT r.outcome, r.finished_at, j.job_id,
+       coalesce(r.reason, CASE WHEN r.outcome = 'dead' THEN (
+           SELECT left(split_part(a.error, E'\n', 1), 200) FROM rota.attempt a
+            WHERE a.shard = $shard AND a.job_uid = $job_uid AND a.scheduled_for = $scheduled_for
+            ORDER BY a.ended_at DESC LIMIT 1) END) AS reason,
        l.worker_id, l.claimed_at, l.expires_at, l.cancel_requested_at,
        p.gate, p.available_at, p.deadline_at, p.limit_key, p.pool, p.handler, p.attempt, p.losses, p.rank,
        coalesce(j.max_attempts, 1) AS max_attempts, coalesce(j.max_losses, 1) AS max_losses,
