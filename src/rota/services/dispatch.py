@@ -111,13 +111,16 @@ class Dispatch:
 
     async def _take(self, asked: "_Asked", taking: "_Taking", key: ClaimKey | None = None) -> list[Claim]:
         """Look until there is enough, or nothing more; `taking` knows at any moment what came of it so far."""
-        await self._let_in(asked.pool)
+        # A token is counted as used from here on: what it takes to let its run in would be lost to the rate.
+        now = self._clock.now()
+        await self._let_in(asked.pool, now=now)
         round_ = self._round(asked)
         scan = asked.limit
-        for _ in range(LOOKS):
+        for number in range(LOOKS):
             wanted = asked.limit - len(taking.claims)
             tokens = [uuid.uuid4() for _ in range(max(wanted, scan))]
-            now = self._clock.now()
+            if number > 0:
+                now = self._clock.now()
             place = round_.place(self._clock.monotonic(), limit=wanted)
             taking.unanswered = tokens
             try:
@@ -158,9 +161,8 @@ class Dispatch:
                 known = self._awaited.get((pool, limit.limit_key))
                 self._await(limit.limit_key, pool, limit.next_token_at, after=known.after if known else "")
 
-    async def _let_in(self, pool: str) -> None:
+    async def _let_in(self, pool: str, *, now: datetime) -> None:
         """Let runs in whose limits have tokens about now."""
-        now = self._clock.now()
         keys = [key for (of, key), limit in self._awaited.items() if of == pool and limit.at <= now]
         if not keys:
             return
