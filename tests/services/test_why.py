@@ -1,5 +1,6 @@
 """Why is it not running? The first gate that holds a run or a job, told in one sentence and in fields."""
 
+import json
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -50,9 +51,15 @@ async def put_limit(kit: RotaKit, name: str = "crm", *, tenant_id: str = "defaul
     )  # fmt: skip
 
 
-async def use_limits(kit: RotaKit, job_id: str, columns: str) -> None:
-    """Let a job name limits now, so that what runs already holds just what `hold` says."""
-    await execute(kit, f"UPDATE rota.job SET {columns} WHERE job_id = $1", job_id)  # noqa: S608 - this file's own words
+async def use_limits(kit: RotaKit, job_id: str, **columns: Any) -> None:
+    """Let a job be under limits now, so that what runs already holds just what `hold` says."""
+    await execute(
+        kit,
+        "UPDATE rota.job j SET (limits, max_concurrency, overlap, concurrency_key, payload) ="
+        " (SELECT r.limits, r.max_concurrency, r.overlap, r.concurrency_key, r.payload"
+        "    FROM jsonb_populate_record(j, $2::jsonb) r) WHERE job_id = $1",
+        job_id, json.dumps(columns),
+    )  # fmt: skip
 
 
 async def hold(kit: RotaKit, work: KitWork, key: str, *, permits: int = 1) -> None:
@@ -206,7 +213,7 @@ async def test_a_full_limit_names_the_tenants_own_holders_and_counts_others(rota
     await hold(rota_kit, theirs, key)
     run, better = await waiting(rota_kit, "b"), await waiting(rota_kit, "c", priority=9)
     for job_id in ("b", "c"):
-        await use_limits(rota_kit, job_id, "limits = '{\"crm\": 1}'")
+        await use_limits(rota_kit, job_id, limits={"crm": 1})
         await park(rota_kit, job_id, key)
     said = await why(rota_kit, run)
     assert (said.gate, said.cause, said.limit, said.in_use, said.permits) == ("limit", "permits", "crm", 3, 3)
@@ -227,8 +234,8 @@ async def test_a_run_that_costs_more_waits_while_a_cheaper_one_does_not(rota_kit
     await hold(rota_kit, await running(rota_kit, "a"), CRM)
     await known(rota_kit)
     dear, cheap = await waiting(rota_kit, "dear"), await waiting(rota_kit, "cheap")
-    await use_limits(rota_kit, "dear", "limits = '{\"crm\": 1000}'")  # all of it
-    await use_limits(rota_kit, "cheap", 'limits = \'{"crm": 2, "unheard-of": 1}\'')
+    await use_limits(rota_kit, "dear", limits={"crm": 1000})  # all of it
+    await use_limits(rota_kit, "cheap", limits={"crm": 2, "unheard-of": 1})
     said = await why(rota_kit, dear)
     assert (said.gate, said.limit) == ("limit", "crm")
     assert "1 of 3 permits, of which it takes 3, are in use" in said.text
@@ -239,7 +246,7 @@ async def test_a_number_of_permits_that_is_lowered_or_raised_holds_at_once(rota_
     await put_limit(rota_kit, permits=2)
     await hold(rota_kit, await running(rota_kit, "a"), CRM, permits=2)
     run = await waiting(rota_kit, "b")
-    await use_limits(rota_kit, "b", "limits = '{\"crm\": 1}'")
+    await use_limits(rota_kit, "b", limits={"crm": 1})
     await park(rota_kit, "b")
     await execute(rota_kit, "UPDATE rota.limits SET permits = 1")
     said = await why(rota_kit, run)
@@ -259,7 +266,7 @@ async def test_an_empty_bucket_says_when_it_has_enough(rota_kit: RotaKit) -> Non
     await put_limit(rota_kit, rate=0.5, burst=2)
     run = await waiting(rota_kit, "a")
     await known(rota_kit)
-    await use_limits(rota_kit, "a", "limits = '{\"crm\": 5}'")  # costs the whole burst
+    await use_limits(rota_kit, "a", limits={"crm": 5})  # costs the whole burst
     assert (await why(rota_kit, run)).gate == "open"  # nobody took of it yet
     await execute(rota_kit, "INSERT INTO rota.bucket VALUES ($1, 0.25, $2)", CRM, START - SECOND)
     said = await why(rota_kit, run)
@@ -272,20 +279,20 @@ async def test_an_empty_bucket_says_when_it_has_enough(rota_kit: RotaKit) -> Non
 @pytest.mark.parametrize(
     ("columns", "key", "name", "words"),
     [
-        ("max_concurrency = 1", "job/{uid}", "job", "The limit of its job's own runs is full"),
-        ("overlap = 'queue'", "job/{uid}", "job", "The limit of its job's own runs is full"),
+        ({"max_concurrency": 1}, "job/{uid}", "job", "The limit of its job's own runs is full"),
+        ({"overlap": "queue"}, "job/{uid}", "job", "The limit of its job's own runs is full"),
         (
-            "concurrency_key = 'payload.customer', payload = '{{\"customer\": 7}}'", "key/{uid}/{md5}", "key",
+            {"concurrency_key": "payload.customer", "payload": {"customer": 7}}, "key/{uid}/{md5}", "key",
             "The limit of runs with its key is full",
         ),
     ],
 )  # fmt: skip
 async def test_a_jobs_own_limits_hold_its_runs(
-    rota_kit: RotaKit, columns: str, key: str, name: str, words: str
+    rota_kit: RotaKit, columns: dict[str, Any], key: str, name: str, words: str
 ) -> None:
     work = await running(rota_kit, "a")
     run = await rota_kit.on_demand.trigger("a", tenant_id="default")
-    await use_limits(rota_kit, "a", columns.replace("{{", "{").replace("}}", "}"))
+    await use_limits(rota_kit, "a", **columns)
     md5 = (await fetch(rota_kit, "SELECT md5('7')"))[0][0]
     await hold(rota_kit, work, key.format(uid=work.claim.key.job_uid, md5=md5))
     said = await why(rota_kit, run)

@@ -106,7 +106,9 @@ async def test_the_heart_outlives_an_outage(desk: FakeDesk, url: str, info: Work
     await heart.stop(release=False)
 
 
-async def test_leases_that_cannot_be_renewed_do_not_keep_the_others(desk: FakeDesk, url: str, info: WorkerInfo) -> None:
+async def test_leases_that_cannot_be_renewed_do_not_keep_the_others(
+    desk: FakeDesk, url: str, info: WorkerInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = [desk.add("wait_async") for _ in range(BATCH + 1)]
     poisoned, last = runs[0], runs[-1]
     claims = [claim for _ in range(3) for claim in await desk.claim(info, limit=BATCH)]
@@ -117,14 +119,14 @@ async def test_leases_that_cannot_be_renewed_do_not_keep_the_others(desk: FakeDe
         assert poison not in keys
         return await renew(keys)
 
-    desk.renew = refuses  # type: ignore[method-assign]  # a desk that fails over one lease, again and again
+    monkeypatch.setattr(desk, "renew", refuses)
     heart = ProcessHeart(url, opener=OPENER)
     await heart.start(lambda _: None)
     # The last one asks for a round every third of a second.
     heart.hold([*claims[:-1], replace(claims[-1], lease_duration=SECOND)])
     await desk.until(lambda: desk.calls["refused renewal"] >= 5 and renewals(last) >= 5)
     assert renewals(poisoned) == 0
-    desk.renew = renew  # type: ignore[method-assign]
+    monkeypatch.setattr(desk, "renew", renew)
     await desk.until(lambda: renewals(poisoned) >= 1)
     await heart.stop(release=False)
 
@@ -174,7 +176,9 @@ async def test_a_heart_that_is_hastened_renews_everything_but_not_for_each_word(
     await heart.stop(release=False)
 
 
-async def test_progress_that_the_desk_cannot_take_costs_no_lease(desk: FakeDesk, url: str, info: WorkerInfo) -> None:
+async def test_progress_that_the_desk_cannot_take_costs_no_lease(
+    desk: FakeDesk, url: str, info: WorkerInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = desk.add("wait_async", lease=timedelta(seconds=3))
     renew = desk.renew
 
@@ -184,7 +188,7 @@ async def test_progress_that_the_desk_cannot_take_costs_no_lease(desk: FakeDesk,
             raise ValueError("an older server does not know the word")
         return await renew(keys)
 
-    desk.renew = refuses  # type: ignore[method-assign]  # a desk that knows of no progress
+    monkeypatch.setattr(desk, "renew", refuses)
     heart = ProcessHeart(url, opener=OPENER)
     await heart.start(lambda _: None)
     [claim] = await desk.claim(info, limit=1)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,16 @@ def cancel(heart: NotingHeart, run: FakeRun) -> None:
     """Let the heart learn with a renewal that somebody wants the run's end."""
     assert run.lease is not None
     heart.learn(cancelled=[run.lease.token])
+
+
+def endless(begun: asyncio.Event) -> Callable[[RunContext], Awaitable[None]]:
+    """Return a handler that begins and goes on for ever."""
+
+    async def work(_: RunContext) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    return work
 
 
 # cancellation -----------------------------------------------------------------------------------------------------
@@ -124,11 +134,7 @@ async def test_a_timeout_within_the_grace_is_still_a_cancellation(registry: Hand
     desk = FakeDesk(clock)
     begun = asyncio.Event()
 
-    async def work(_: RunContext) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    registry.register("work", work)
+    registry.register("work", endless(begun))
     run = desk.add("work", timeout=2)
     async with at_work(desk, registry) as (_, heart):
         await begun.wait()
@@ -143,11 +149,7 @@ async def test_a_worker_that_leaves_within_the_grace_reports_the_cancellation(
 ) -> None:
     begun = asyncio.Event()
 
-    async def work(_: RunContext) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    registry.register("work", work)
+    registry.register("work", endless(begun))
     run = desk.add("work")
     async with at_work(desk, registry) as (_, heart):
         await begun.wait()
@@ -158,11 +160,7 @@ async def test_a_worker_that_leaves_within_the_grace_reports_the_cancellation(
 async def test_a_lease_lost_within_the_grace_says_nothing(desk: FakeDesk, registry: HandlerRegistry) -> None:
     begun = asyncio.Event()
 
-    async def work(_: RunContext) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    registry.register("work", work)
+    registry.register("work", endless(begun))
     run = desk.add("work")
     async with at_work(desk, registry) as (worker, heart):
         await begun.wait()

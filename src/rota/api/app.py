@@ -57,7 +57,7 @@ def create_app(
         yield
         await api.close()
 
-    app = FastAPI(
+    app = docs.DescribedAPI(
         title="Rota", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=living,
         exception_handlers={
             RotaError: _refused,

@@ -23,8 +23,30 @@ DESCRIPTION: Final = (
 )
 
 
+class DescribedAPI(FastAPI):
+    """An application that describes itself in Rota's words."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document; made once."""
+        if self.openapi_schema is None:
+            schema = get_openapi(
+                title="Rota", version=VERSION, description=DESCRIPTION, routes=self.routes, openapi_version="3.1.0"
+            )
+            components = schema.setdefault("components", {})
+            schemas = components.setdefault("schemas", {})
+            schemas["Problem"] = PROBLEM_SCHEMA
+            # The wire leaves these to the domain; people and tools want to know more.
+            schemas["PreviewQuestion"]["properties"]["schedule"] = SCHEDULE
+            schemas["JobsBatch"]["properties"]["jobs"]["items"] = {**DEFINITION, "required": ["job_id", "handler"]}
+            components["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer", "description": "rota_..., from `rota token create`."}
+            }
+            self.openapi_schema = schema
+        return self.openapi_schema
+
+
 def register(app: FastAPI) -> None:
-    """Add the pages, and let the application describe itself."""
+    """Add the pages."""
 
     async def docs_page() -> HTMLResponse:
         return get_swagger_ui_html(
@@ -42,25 +64,6 @@ def register(app: FastAPI) -> None:
     app.mount(ASSETS, StaticFiles(directory=static), name="assets")
     app.add_api_route("/docs", docs_page, include_in_schema=False)
     app.add_api_route(ERRORS_PAGE, errors_page, include_in_schema=False)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # the hook that FastAPI names
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        schema = get_openapi(
-            title="Rota", version=VERSION, description=DESCRIPTION, routes=app.routes, openapi_version="3.1.0"
-        )
-        components = schema.setdefault("components", {})
-        schemas = components.setdefault("schemas", {})
-        schemas["Problem"] = PROBLEM_SCHEMA
-        # The wire leaves these to the domain; people and tools want to know more.
-        schemas["PreviewQuestion"]["properties"]["schedule"] = SCHEDULE
-        schemas["JobsBatch"]["properties"]["jobs"]["items"] = {**DEFINITION, "required": ["job_id", "handler"]}
-        components["securitySchemes"] = {
-            "token": {"type": "http", "scheme": "bearer", "description": "rota_..., from `rota token create`."}
-        }
-        app.openapi_schema = schema
-    return app.openapi_schema
 
 
 def _errors_page() -> str:

@@ -301,6 +301,12 @@ $$;
 
 COMMENT ON FUNCTION rota.slot_of(run_id uuid, OUT job_uid bigint, OUT scheduled_for timestamp with time zone) IS 'The job''s number and the slot that a run''s id holds; the inverse of rota.run_id.';
 
+CREATE FUNCTION rota.tokens_at(instant timestamp with time zone, burst integer, rate double precision, tokens double precision, refilled_at timestamp with time zone) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN LEAST((burst)::double precision, (tokens + (rate * GREATEST((0)::double precision, (EXTRACT(epoch FROM (instant - refilled_at)))::double precision))));
+
+COMMENT ON FUNCTION rota.tokens_at(instant timestamp with time zone, burst integer, rate double precision, tokens double precision, refilled_at timestamp with time zone) IS 'What a bucket holds at an instant; one that nobody has used yet, with NULL tokens, is full.';
+
 CREATE FUNCTION rota.trigger(job_id text, payload jsonb DEFAULT NULL::jsonb, tenant_id text DEFAULT 'default'::text, scheduled_for timestamp with time zone DEFAULT NULL::timestamp with time zone, idempotency_key text DEFAULT NULL::text) RETURNS uuid
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'

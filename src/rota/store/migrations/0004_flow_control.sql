@@ -52,6 +52,12 @@ CREATE TABLE rota.bucket (
         autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 COMMENT ON TABLE rota.bucket IS 'Tokens of a rate as they were at refilled_at; refilled when somebody looks.';
 
+CREATE FUNCTION rota.tokens_at(instant timestamptz, burst integer, rate double precision, tokens double precision,
+                               refilled_at timestamptz) RETURNS double precision
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN least(burst, tokens + rate * greatest(0, extract(epoch FROM instant - refilled_at)::double precision));
+COMMENT ON FUNCTION rota.tokens_at IS 'What a bucket holds at an instant; one that nobody has used yet, with NULL tokens, is full.';
+
 CREATE TABLE rota.permit (
   limit_key text NOT NULL,
   slot integer NOT NULL CHECK (slot >= 1),

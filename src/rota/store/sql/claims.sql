@@ -163,8 +163,7 @@ room AS MATERIALIZED (
     FROM keys k
     FULL JOIN (SELECT limit_key, count(*) AS free FROM slots GROUP BY limit_key) s USING (limit_key)
     FULL JOIN (SELECT b.limit_key, b.at, b.refilled_at,
-                      least(k.burst, b.tokens + k.rate * greatest(
-                            0, extract(epoch FROM $now::timestamptz - b.refilled_at)::double precision)) AS tokens
+                      rota.tokens_at($now, k.burst, k.rate, b.tokens, b.refilled_at) AS tokens
                  FROM buckets b FULL JOIN keys k USING (limit_key) WHERE k.rate IS NOT NULL AND b.at IS NOT NULL) b
           USING (limit_key)),
 fits AS MATERIALIZED (

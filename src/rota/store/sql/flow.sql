@@ -19,9 +19,7 @@ held AS (
     FROM (SELECT limit_key, token FROM rota.permit LIMIT $most) p GROUP BY 1),
 known AS (
   SELECT l.name, sum(l.permits) AS permits,
-         min(least(l.burst, coalesce(
-             b.tokens + l.rate * greatest(0, extract(epoch FROM $now::timestamptz - b.refilled_at)::double precision),
-             l.burst))) FILTER (WHERE l.rate IS NOT NULL) AS tokens
+         min(rota.tokens_at($now, l.burst, l.rate, b.tokens, b.refilled_at)) FILTER (WHERE l.rate IS NOT NULL) AS tokens
     FROM (SELECT * FROM rota.limits WHERE kind = 'downstream' LIMIT $most) l
     LEFT JOIN LATERAL (
          SELECT x.* FROM rota.bucket x

@@ -37,7 +37,7 @@ SELECT l.*,
                   WHERE p.gate = 'limit' AND p.limit_key = l.limit_key AND p.tenant_id = $tenant_id LIMIT $most) w)
        END AS waiting,
        CASE WHEN l.rate IS NOT NULL THEN
-         coalesce((SELECT least(l.burst, b.tokens + l.rate * greatest(0, extract(epoch FROM $now::timestamptz - b.refilled_at)))
+         coalesce((SELECT rota.tokens_at($now, l.burst, l.rate, b.tokens, b.refilled_at)
                      FROM rota.bucket b WHERE b.limit_key = l.limit_key), l.burst) END AS tokens
   FROM (
        SELECT x.*, CASE x.kind WHEN 'downstream' THEN format('downstream/%s/%s', x.tenant_id, x.name)
@@ -63,8 +63,7 @@ SELECT (SELECT count(*) FROM (SELECT limit_key FROM rota.permit WHERE token IS N
        (SELECT count(*) FROM (SELECT limit_key, tenant_id FROM rota.pending WHERE gate = 'limit' LIMIT $most) p, wanted w
          WHERE starts_with(p.limit_key, 'tenant/') AND right(p.limit_key, length(w.suffix)) = w.suffix
            AND p.tenant_id NOT IN (TABLE owners)) AS waiting,
-       (SELECT sum(least($burst::integer, b.tokens + $rate::double precision
-                         * greatest(0, extract(epoch FROM $now::timestamptz - b.refilled_at))))
+       (SELECT sum(rota.tokens_at($now, $burst, $rate, b.tokens, b.refilled_at))
           FROM (SELECT limit_key, tokens, refilled_at FROM rota.bucket LIMIT $most) b, wanted w
          WHERE starts_with(b.limit_key, 'tenant/') AND right(b.limit_key, length(w.suffix)) = w.suffix
            AND substr(b.limit_key, 8, length(b.limit_key) - 7 - length(w.suffix)) NOT IN (TABLE owners)) AS tokens;

@@ -65,13 +65,11 @@ room AS MATERIALIZED (
             AND (NOT EXISTS (SELECT FROM live) OR EXISTS (
                  SELECT FROM live l WHERE l.pool = x.pool AND (l.tenant_id IS NULL OR l.tenant_id = x.tenant_id)))) there
     LEFT JOIN LATERAL (
-         SELECT least(n.burst, coalesce(
-                  (SELECT x.tokens + n.rate * greatest(
-                            0, extract(epoch FROM $now::timestamptz - x.refilled_at)::double precision)
-                     FROM rota.bucket x
-                    -- One that was filled in the future is for the claim to mend.
-                    WHERE x.limit_key = n.limit_key AND x.refilled_at <= $now::timestamptz + interval '5 s'),
-                  n.burst)) AS tokens
+         SELECT coalesce((
+                  SELECT rota.tokens_at($now, n.burst, n.rate, x.tokens, x.refilled_at) FROM rota.bucket x
+                   -- One that was filled in the future is for the claim to mend.
+                   WHERE x.limit_key = n.limit_key AND x.refilled_at <= $now::timestamptz + interval '5 s'),
+                  n.burst) AS tokens
           WHERE n.rate IS NOT NULL) b ON true
    CROSS JOIN LATERAL (
          SELECT floor(least(n.permits - held.permits, floor(b.tokens), $limit::integer) / n.cost)::integer AS room) whole),

@@ -25,9 +25,8 @@ SELECT r.outcome, r.finished_at, j.job_id,
 -- before this one. No count goes beyond $most.
 SELECT lim.limit_key, coalesce(lim.name, lim.kind) AS name, lim.kind, lim.weight, lim.permits, lim.rate, lim.burst,
        (SELECT count(*) FROM rota.permit x WHERE x.limit_key = lim.limit_key AND x.token IS NOT NULL) AS in_use,
-       CASE WHEN lim.rate IS NOT NULL THEN least(lim.burst, coalesce(
-            b.tokens + lim.rate * greatest(0, extract(epoch FROM $now::timestamptz - b.refilled_at)::double precision),
-            lim.burst)) END AS tokens,
+       CASE WHEN lim.rate IS NOT NULL THEN
+         rota.tokens_at($now, lim.burst, lim.rate, b.tokens, b.refilled_at) END AS tokens,
        (SELECT count(*) FROM (
           SELECT FROM rota.pending q
            WHERE q.limit_key = lim.limit_key AND q.tenant_id = p.tenant_id AND q.pool = p.pool AND q.gate = 'limit'
