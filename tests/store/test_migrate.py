@@ -23,8 +23,13 @@ FIRST = known_migrations()[0]
 
 def know(monkeypatch: pytest.MonkeyPatch, *steps: Migration) -> None:
     """Let the program know these steps on top of the first one, and no others."""
-    known = [FIRST, *steps]
-    monkeypatch.setattr(module, "known_migrations", lambda: known)
+    know_only(monkeypatch, [FIRST, *steps])
+
+
+def know_only(monkeypatch: pytest.MonkeyPatch, steps: list[Migration]) -> None:
+    """Let the program know these steps; its functions, which ask for the latest schema, stay away."""
+    monkeypatch.setattr(module, "known_migrations", lambda: steps)
+    monkeypatch.setattr(module, "known_functions", lambda: "")
 
 
 async def test_from_nothing_to_the_latest_and_again(bare_dsn: str) -> None:
@@ -101,7 +106,7 @@ async def test_a_step_that_was_changed_after_it_was_applied_is_refused(
     know(monkeypatch)
     await migrate(bare_dsn, now=NOW)
     changed = Migration(version=1, name="house", sql="SELECT 1;")
-    monkeypatch.setattr(module, "known_migrations", lambda: [changed, SECOND])
+    know_only(monkeypatch, [changed, SECOND])
     with pytest.raises(SchemaMismatch, match=r"0001_house was changed after it was applied .restore its file"):
         await migrate(bare_dsn, now=NOW)
 
@@ -120,6 +125,25 @@ async def test_an_interrupted_migration_stands_where_its_last_step_ended_and_goe
     know(monkeypatch, SECOND)
     done = await migrate(bare_dsn, now=NOW)
     assert (done.before, done.after, done.applied) == (1, 2, ("0002_second",))
+
+
+async def test_another_text_of_the_functions_replaces_the_one_in_force(
+    bare_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(bare_dsn, now=NOW)
+    edited = module.known_functions() + (
+        "CREATE OR REPLACE FUNCTION rota.handler_key(handler text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE"
+        " RETURN 'edited';"
+    )
+    async with outsider(bare_dsn) as other:
+        assert await other.fetchval("SELECT rota.handler_key('h')") == "h"
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "known_functions", lambda: edited)
+            for _ in range(2):
+                await migrate(bare_dsn, now=NOW)
+            assert await other.fetchval("SELECT rota.handler_key('h')") == "edited"
+        await migrate(bare_dsn, now=NOW)
+        assert await other.fetchval("SELECT rota.handler_key('h')") == "h"
 
 
 async def test_a_schema_that_is_missing_is_no_schema(bare_dsn: str) -> None:
@@ -179,7 +203,7 @@ async def test_what_waits_keeps_its_priority_and_gets_its_deadline_with_flow_con
 ) -> None:
     """A run that never began gets the rest of its time; one that has begun, or is a manual one of the past, goes on."""
     steps = known_migrations()
-    monkeypatch.setattr(module, "known_migrations", lambda: steps[:3])
+    know_only(monkeypatch, steps[:3])
     await migrate(bare_dsn, now=NOW)
     async with outsider(bare_dsn) as other:
         await other.execute(OLD_JOB, NOW)
@@ -188,7 +212,7 @@ async def test_what_waits_keeps_its_priority_and_gets_its_deadline_with_flow_con
             await other.execute("SELECT rota.ensure_month($1::date)", at.date())
             await other.execute(OLD_RUN, n, at, NOW, origin, attempt)
         await other.execute(OLD_ATTEMPT, 3, NOW - OLD_RUNS[2][1], NOW)
-        monkeypatch.setattr(module, "known_migrations", lambda: steps)
+        know_only(monkeypatch, steps)
         await migrate(bare_dsn, now=NOW)
         rows = await other.fetch("SELECT priority, deadline_at FROM rota.pending ORDER BY job_uid")
     assert [row["priority"] for row in rows] == [7] * 4

@@ -1,4 +1,7 @@
-"""Bring the schema up to this program's: numbered SQL files, forward only, one transaction each, under one lock."""
+"""Bring the schema up to this program's: numbered SQL files, forward only, one transaction each, under one lock.
+
+Functions stand in one file of their own, which is applied whole, after the last step, wherever another text is in force.
+"""
 
 import hashlib
 import re
@@ -52,6 +55,11 @@ def known_migrations() -> list[Migration]:
             found.append(Migration(version=int(match[1]), name=match[2], sql=entry.read_text(encoding="utf-8")))
     assert [step.version for step in found] == list(range(1, len(found) + 1)), "migrations are numbered without a hole"
     return found
+
+
+def known_functions() -> str:
+    """Return the text of this program's functions of the database."""
+    return files("rota.store").joinpath("sql", "functions.sql").read_text(encoding="utf-8")
 
 
 async def migrate(
@@ -138,6 +146,7 @@ async def _apply_missing(connection: Any, *, now: datetime, lock_timeout: float,
             at = await _standing(connection, steps)
             before = at if before is None else before
             if at == len(steps):
+                await _replace_functions(connection, known_functions())
                 return Migrated(before=before, after=at, applied=tuple(applied))
             step = steps[at]
             await connection.execute(step.sql)
@@ -168,6 +177,14 @@ async def _standing(connection: Any, steps: list[Migration]) -> int:
                 hint="restore its file: what was applied is never edited, a new step is added",
             )
     return len(rows)
+
+
+async def _replace_functions(connection: Any, text: str) -> None:
+    """Put this text's functions in force, unless they are."""
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    if text and await connection.fetchval("SELECT functions FROM rota.cluster") != checksum:
+        await connection.execute(text)
+        await connection.execute("UPDATE rota.cluster SET functions = $1", checksum)
 
 
 async def _found_cluster(connection: Any, *, now: datetime, shard_count: int) -> None:

@@ -455,11 +455,14 @@ COMMENT ON TABLE rota.claim IS 'The tokens under which a claim over HTTP took it
 CREATE TABLE rota.cluster (
     one boolean DEFAULT true NOT NULL,
     shard_count smallint NOT NULL,
+    functions text,
     CONSTRAINT cluster_one_check CHECK (one),
     CONSTRAINT cluster_shard_count_check CHECK ((shard_count > 0))
 );
 
 COMMENT ON TABLE rota.cluster IS 'What was fixed when this database became a Rota cluster.';
+
+COMMENT ON COLUMN rota.cluster.functions IS 'SHA-256 of the functions'' text that is in force.';
 
 CREATE TABLE rota.dead (
     shard smallint NOT NULL,

@@ -1,0 +1,319 @@
+-- The functions of the database, as they are: each migrate that finds another text in force replaces all of them.
+-- A function is changed here, and never in a migration. What processes of the version before call keeps its signature;
+-- a signature that nobody calls any more is dropped by a migration.
+
+CREATE OR REPLACE FUNCTION rota.run_id(job_uid bigint, scheduled_for timestamptz) RETURNS uuid
+  LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN (lpad(to_hex((extract(epoch FROM scheduled_for) * 1000)::bigint), 12, '0') || '8000'
+        || to_hex(job_uid | (1::bigint << 63)))::uuid;
+COMMENT ON FUNCTION rota.run_id IS 'The run''s UUID (version 8): 48 bits of milliseconds, then 62 bits of job_uid.';
+
+CREATE OR REPLACE FUNCTION rota.slot_of(run_id uuid, OUT job_uid bigint, OUT scheduled_for timestamptz)
+  LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  hex constant text := replace(run_id::text, '-', '');
+  milliseconds constant bigint := ('x' || lpad(substr(hex, 1, 12), 16, '0'))::bit(64)::bigint;
+  rest constant bit(64) := ('x' || substr(hex, 17, 16))::bit(64);
+BEGIN
+  IF substr(hex, 13, 4) <> '8000' OR substring(rest FROM 1 FOR 2) <> B'10' OR milliseconds >= 253402300800000 THEN
+    RAISE EXCEPTION 'run_id: % is not a run''s id', run_id
+      USING ERRCODE = 'RT422', HINT = 'pass the id that the handler was given, or that rota.trigger returned';
+  END IF;
+  job_uid := rest::bigint & 4611686018427387903;
+  -- In whole days and a rest, in UTC: a product of that size would lose milliseconds, a zone would shift hours.
+  scheduled_for := (timestamp 'epoch' + make_interval(days => (milliseconds / 86400000)::integer)
+                    + (milliseconds % 86400000) * interval '1 millisecond') AT TIME ZONE 'UTC';
+END
+$$;
+COMMENT ON FUNCTION rota.slot_of IS 'The job''s number and the slot that a run''s id holds; the inverse of rota.run_id.';
+
+CREATE OR REPLACE FUNCTION rota.instant_text(instant timestamptz) RETURNS text
+  LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+  SELECT to_char(instant AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+$$;
+COMMENT ON FUNCTION rota.instant_text IS 'An instant as ISO 8601 in UTC, whatever the session''s zone and style of dates.';
+
+CREATE OR REPLACE FUNCTION rota.handler_key(handler text) RETURNS text
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN handler ~ '^https?://' THEN 'http' ELSE handler END;
+COMMENT ON FUNCTION rota.handler_key IS 'What a worker must know to run a handler: its name, or "http" for every HTTP target.';
+
+CREATE OR REPLACE FUNCTION rota.request_hash(job_id text, scheduled_for timestamptz, payload jsonb) RETURNS bytea
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+  -- The text of jsonb is the same for every way to write a value.
+  SELECT sha256(convert_to(
+    jsonb_build_array(job_id, (extract(epoch FROM scheduled_for) * 1000)::bigint, payload)::text, 'UTF8'))
+$$;
+COMMENT ON FUNCTION rota.request_hash IS 'What a request under an Idempotency-Key must equal to be the same request.';
+
+CREATE OR REPLACE FUNCTION rota.rank_of(available_at timestamptz, priority integer, pool text) RETURNS bigint
+  LANGUAGE sql STABLE PARALLEL SAFE
+RETURN floor(extract(epoch FROM available_at) * 1000)::bigint
+       - priority * coalesce((SELECT p.ageing_ms FROM rota.pool p WHERE p.pool = rank_of.pool), 60000);
+COMMENT ON FUNCTION rota.rank_of IS 'Priority with ageing as one number, smaller first: see rota.domain.admission.rank.';
+
+CREATE OR REPLACE FUNCTION rota.tokens_at(instant timestamptz, burst integer, rate double precision, tokens double precision,
+                               refilled_at timestamptz) RETURNS double precision
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN least(burst, tokens + rate * greatest(0, extract(epoch FROM instant - refilled_at)::double precision));
+COMMENT ON FUNCTION rota.tokens_at IS 'What a bucket holds at an instant; one that nobody has used yet, with NULL tokens, is full.';
+
+CREATE OR REPLACE FUNCTION rota.limits_on(tenant_id text, job_uid bigint, overlap text, max_concurrency integer, concurrency_key text,
+                               key_concurrency integer, limits jsonb, payload jsonb)
+RETURNS TABLE (limit_key text, name text, owner text, kind text, weight integer, permits integer,
+               rate double precision, burst integer)
+  LANGUAGE sql STABLE PARALLEL SAFE ROWS 2
+BEGIN ATOMIC
+  SELECT format('job/%s', limits_on.job_uid), NULL::text, NULL::text, 'job', 1,
+         CASE WHEN limits_on.overlap IN ('queue', 'queue_one', 'replace') THEN 1 ELSE limits_on.max_concurrency END,
+         NULL::double precision, NULL::integer
+   WHERE limits_on.overlap IN ('queue', 'queue_one', 'replace') OR limits_on.max_concurrency IS NOT NULL
+  UNION ALL
+  SELECT format('key/%s/%s', limits_on.job_uid, md5(keyed.value)), NULL, NULL, 'key', 1, limits_on.key_concurrency, NULL, NULL
+    -- The path is the text after "payload.".
+    FROM (SELECT limits_on.payload #>> string_to_array(substr(limits_on.concurrency_key, 9), '.')) keyed (value)
+   WHERE keyed.value IS NOT NULL
+  UNION ALL
+  SELECT format('downstream/%s/%s', l.tenant_id, l.name), l.name, l.tenant_id, l.kind, wanted.value::integer, l.permits,
+         l.rate, l.burst
+    FROM jsonb_each_text(limits_on.limits) wanted
+   CROSS JOIN LATERAL (
+         SELECT x.* FROM rota.limits x
+          WHERE x.tenant_id IN (limits_on.tenant_id, '*') AND x.name = wanted.key AND x.kind = 'downstream'
+          ORDER BY x.tenant_id = '*' LIMIT 1) l
+   WHERE limits_on.limits <> '{}'
+  UNION ALL
+  SELECT format('tenant/%s/%s', limits_on.tenant_id, l.name), l.name, l.tenant_id, l.kind, 1, l.permits, l.rate, l.burst
+    FROM rota.limits l
+   WHERE l.kind = 'tenant' AND l.tenant_id IN (limits_on.tenant_id, '*')
+     AND (l.tenant_id <> '*' OR NOT EXISTS (
+          SELECT FROM rota.limits own
+           WHERE own.tenant_id = limits_on.tenant_id AND own.kind = 'tenant' AND own.name = l.name));
+END;
+COMMENT ON FUNCTION rota.limits_on IS
+  'The limits that a run of a job with this payload is under, with their numbers of now and what the run costs.';
+
+CREATE OR REPLACE FUNCTION rota.ensure_month(month date) RETURNS integer
+  LANGUAGE plpgsql
+AS $$
+DECLARE
+  first date := date_trunc('month', month::timestamp)::date;
+  parent text;
+  child text;
+  made integer := 0;
+BEGIN
+  -- One maker at a time; a plain CREATE ... PARTITION OF would lock the parent against everybody, ATTACH does not.
+  PERFORM pg_advisory_xact_lock(hashtext('rota.ensure_month'));
+  FOREACH parent IN ARRAY ARRAY['run', 'attempt'] LOOP
+    child := format('%s_%s', parent, to_char(first, 'YYYY_MM'));
+    IF to_regclass(format('rota.%I', child)) IS NULL THEN
+      EXECUTE format('CREATE TABLE rota.%I (LIKE rota.%I INCLUDING ALL)', child, parent);
+      IF parent = 'run' THEN
+        -- A floor of pages, as for the hot tables below.
+        EXECUTE format('ALTER TABLE rota.%I SET (vacuum_truncate = false)', child);
+        EXECUTE format('INSERT INTO rota.%I (shard, job_uid, scheduled_for, created_at, origin)
+                        SELECT 0, n, ''epoch'', ''epoch'', ''manual'' FROM generate_series(1, 2000) n', child);
+        EXECUTE format('DELETE FROM rota.%I', child);
+      END IF;
+      -- Half a page is left for the row that gains its outcome, which keeps that update HOT.
+      EXECUTE format('ALTER TABLE rota.%I SET (fillfactor = %s, autovacuum_vacuum_scale_factor = 0.1,
+                                               autovacuum_analyze_scale_factor = 0.05)',
+                     child, CASE parent WHEN 'run' THEN 50 ELSE 100 END);
+      EXECUTE format('ALTER TABLE rota.%I ATTACH PARTITION rota.%I FOR VALUES FROM (%L) TO (%L)', parent, child,
+                     first::timestamp AT TIME ZONE 'UTC', (first + interval '1 month') AT TIME ZONE 'UTC');
+      made := made + 1;
+    END IF;
+  END LOOP;
+  RETURN made;
+END
+$$;
+COMMENT ON FUNCTION rota.ensure_month IS 'Make the month''s partitions (UTC) unless they are there; returns how many.';
+
+CREATE OR REPLACE FUNCTION rota.check_request(job_id text, tenant_id text, payload jsonb, scheduled_for timestamptz,
+                                   idempotency_key text) RETURNS void
+  LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  trouble text;
+  advice text;
+BEGIN
+  IF job_id IS NULL OR tenant_id IS NULL THEN
+    trouble := 'job_id: is NULL';
+    advice := 'name the job, and its tenant if it is not ''default''';
+  ELSIF scheduled_for IS NOT NULL AND (
+        NOT isfinite(scheduled_for) OR scheduled_for < 'epoch' OR scheduled_for >= timestamptz '10000-01-01Z'
+        OR scheduled_for <> date_trunc('milliseconds', scheduled_for)) THEN
+    trouble := format('scheduled_for: %s is not a slot', scheduled_for);
+    advice := 'slots are whole milliseconds from 1970 to 9999: use date_trunc(''milliseconds'', ...)';
+  ELSIF payload IS NOT NULL AND jsonb_typeof(payload) <> 'object' THEN
+    trouble := format('payload: is a JSON %s', jsonb_typeof(payload));
+    advice := 'pass a JSON object, such as jsonb_build_object(...)';
+  ELSIF octet_length(payload::text) > 262144 THEN
+    trouble := format('payload: has %s bytes', octet_length(payload::text));
+    advice := 'at most 262144: keep the data elsewhere and pass its key';
+  ELSIF jsonb_path_exists(payload, '$.**{65}') THEN
+    trouble := 'payload: is nested more than 64 deep';
+    advice := 'keep the data elsewhere and pass its key';
+  ELSIF idempotency_key IS NOT NULL AND (idempotency_key !~ '^.{1,200}$' OR idempotency_key ~ '[[:cntrl:]]') THEN
+    trouble := 'idempotency_key: is not 1 to 200 printable characters';
+    advice := 'a random UUID will do';
+  END IF;
+  IF trouble IS NOT NULL THEN
+    RAISE EXCEPTION '%', trouble USING ERRCODE = 'RT422', HINT = advice;
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION rota.check_request IS 'Refuse a request for a run that could not be kept, naming what is wrong with it.';
+
+CREATE OR REPLACE FUNCTION rota.trigger(job_id text, payload jsonb DEFAULT NULL, tenant_id text DEFAULT 'default',
+                             scheduled_for timestamptz DEFAULT NULL, idempotency_key text DEFAULT NULL) RETURNS uuid
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+  wanted_job constant text := job_id;
+  wanted_tenant constant text := tenant_id;
+  wanted_slot constant timestamptz := scheduled_for;
+  given constant jsonb := payload;
+  given_key constant text := idempotency_key;
+  -- The clock of the primary: no process of Rota is here to say what time it is.
+  now_at constant timestamptz := date_trunc('milliseconds', clock_timestamp());
+  slot timestamptz := coalesce(scheduled_for, now_at);
+  available_at timestamptz;
+  job rota.job;
+  made uuid;
+BEGIN
+  PERFORM rota.check_request(wanted_job, wanted_tenant, given, wanted_slot, given_key);
+
+  -- A job's shard is part of a digest that SQL does not know: one probe of an index in each.
+  SELECT j.* INTO job
+    FROM generate_series(0, (SELECT c.shard_count FROM rota.cluster c) - 1) s
+   CROSS JOIN LATERAL (
+         SELECT x.* FROM rota.job x
+          WHERE x.shard = s::smallint AND x.tenant_id = wanted_tenant AND x.job_id = wanted_job LIMIT 1) j;
+  -- Locked against an edit or a delete, whose own sweep over the waiting runs could not see this one.
+  SELECT j.* INTO job FROM rota.job j
+   WHERE j.shard = job.shard AND j.job_uid = job.job_uid AND j.deleted_at IS NULL FOR SHARE;
+
+  IF given_key IS NOT NULL THEN
+    -- The key comes first: whoever asks for the same waits here until this transaction has ended.
+    INSERT INTO rota.idempotency (tenant_id, key, request_hash, run_id, created_at)
+    SELECT wanted_tenant, given_key, rota.request_hash(wanted_job, wanted_slot, given),
+           rota.run_id(coalesce(job.job_uid, 0), slot), now_at
+    ON CONFLICT (tenant_id, key) DO NOTHING;
+    IF NOT FOUND THEN
+      SELECT i.run_id INTO made FROM rota.idempotency i
+       WHERE i.tenant_id = wanted_tenant AND i.key = given_key
+         AND i.request_hash = rota.request_hash(wanted_job, wanted_slot, given);
+      IF made IS NULL THEN
+        RAISE EXCEPTION 'the idempotency key % stands for another request', quote_literal(given_key)
+          USING ERRCODE = 'RT411', HINT = 'use a new key for a new request';
+      END IF;
+      RETURN made;
+    END IF;
+  END IF;
+
+  IF job.job_uid IS NULL THEN
+    RAISE EXCEPTION 'there is no job % of tenant %', quote_literal(wanted_job), quote_literal(wanted_tenant)
+      USING ERRCODE = 'RT404', HINT = 'put the job first; tenant_id is ''default'' unless it is given';
+  END IF;
+
+  -- "Now" is the first instant from now on that is still free: a transaction may want many runs of one job.
+  FOR turn IN 1..50 LOOP
+    IF to_regclass(format('rota.run_%s', to_char(slot AT TIME ZONE 'UTC', 'YYYY_MM'))) IS NULL THEN
+      PERFORM rota.ensure_month((slot AT TIME ZONE 'UTC')::date);
+    END IF;
+    INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
+    VALUES (job.shard, job.job_uid, slot, now_at, 'manual', given)
+    ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING;
+    IF FOUND THEN
+      made := rota.run_id(job.job_uid, slot);
+    END IF;
+    EXIT WHEN made IS NOT NULL OR wanted_slot IS NOT NULL;
+    SELECT max(r.scheduled_for) + interval '1 millisecond' INTO slot FROM rota.run r
+     WHERE r.shard = job.shard AND r.job_uid = job.job_uid
+       AND r.scheduled_for >= slot AND r.scheduled_for < now_at + interval '1 minute';
+    EXIT WHEN slot IS NULL;
+  END LOOP;
+  IF made IS NULL THEN
+    RAISE EXCEPTION 'job % has a run at % already%', quote_literal(wanted_job),
+      CASE WHEN wanted_slot IS NULL THEN 'every instant of the next minute' ELSE rota.instant_text(slot) END,
+      CASE WHEN wanted_slot IS NULL THEN '' ELSE ': ' || rota.run_id(job.job_uid, wanted_slot) END
+      USING ERRCODE = 'RT410', HINT = 'a slot is a run''s identity: choose another scheduled_for';
+  END IF;
+
+  available_at := CASE WHEN wanted_slot IS NULL THEN now_at ELSE greatest(wanted_slot, now_at) END;
+  INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
+                            priority, deadline_at)
+  VALUES (job.shard, job.job_uid, slot, rota.rank_of(available_at, job.priority, job.pool), available_at, 0,
+          CASE WHEN available_at > now_at THEN 'time' ELSE 'open' END, job.pool, rota.handler_key(job.handler),
+          wanted_tenant, job.priority, available_at + job.start_deadline_ms * interval '1 ms');
+  IF given_key IS NOT NULL THEN
+    UPDATE rota.idempotency i SET run_id = made WHERE i.tenant_id = wanted_tenant AND i.key = given_key;
+  END IF;
+  INSERT INTO rota.audit (tenant_id, at, audit_id, actor, action, subject, after)
+  VALUES (wanted_tenant, now_at, gen_random_uuid(), 'sql:' || current_user, 'run.triggered', made::text,
+          jsonb_strip_nulls(jsonb_build_object('job_id', wanted_job, 'scheduled_for', rota.instant_text(slot),
+                                               'idempotency_key', given_key)));
+  RETURN made;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION rota.complete(run_id uuid, lease_token uuid, result jsonb DEFAULT NULL) RETURNS void
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+  -- The clock of the primary: no process of Rota is here to say what time it is.
+  now_at constant timestamptz := clock_timestamp();
+  given_run constant uuid := run_id;
+  given_token constant uuid := lease_token;
+  given constant jsonb := result;
+  at record;
+  home smallint;
+  lease rota.lease;
+BEGIN
+  IF given_run IS NULL OR given_token IS NULL THEN
+    RAISE EXCEPTION 'run_id: the run''s id or its lease token is NULL'
+      USING ERRCODE = 'RT422', HINT = 'pass both as the handler was given them';
+  ELSIF octet_length(given::text) > 65536 OR jsonb_path_exists(given, '$.**{65}') THEN
+    RAISE EXCEPTION 'result: has % bytes, or is nested more than 64 deep', octet_length(given::text)
+      USING ERRCODE = 'RT422', HINT = 'at most 65536 bytes: keep the data elsewhere and pass its key';
+  END IF;
+  SELECT * INTO at FROM rota.slot_of(given_run);
+  SELECT at.job_uid % c.shard_count INTO home FROM rota.cluster c;
+
+  -- The token is the proof: a lapsed lease that nobody reclaimed is still its holder's. Somebody's wish to cancel the
+  -- run comes too late now: what was done is done.
+  DELETE FROM rota.lease l
+   WHERE l.shard = home AND l.job_uid = at.job_uid AND l.scheduled_for = at.scheduled_for AND l.token = given_token
+  RETURNING l.* INTO lease;
+  IF NOT FOUND THEN
+    IF EXISTS (SELECT FROM rota.attempt a
+                WHERE a.shard = home AND a.job_uid = at.job_uid AND a.scheduled_for = at.scheduled_for
+                  AND a.token = given_token AND a.outcome = 'succeeded') THEN
+      RAISE EXCEPTION 'run % was completed under this lease before', given_run
+        USING ERRCODE = 'RT409', HINT = 'roll back: what the first transaction wrote is kept, once';
+    END IF;
+    RAISE EXCEPTION 'the lease on run % was reclaimed', given_run
+      USING ERRCODE = 'RT409', HINT = 'roll back: another attempt has the run now, or had it';
+  END IF;
+
+  -- Who waits for a permit is let in within the second, by the schedulers.
+  UPDATE rota.permit p SET token = NULL
+    FROM unnest(lease.permit_keys, lease.permit_slots) held (limit_key, slot)
+   WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = given_token;
+  INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id)
+  VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, now_at, lease.attempt, 'succeeded',
+          lease.worker_id);
+  UPDATE rota.run r SET outcome = 'succeeded', finished_at = now_at, attempt = lease.attempt, result = given
+   WHERE r.shard = home AND r.job_uid = at.job_uid AND r.scheduled_for = at.scheduled_for AND r.outcome IS NULL;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'run % has a lease and is finished', given_run
+      USING ERRCODE = 'RT409', HINT = 'the database is damaged: see `rota doctor`';
+  END IF;
+END
+$$;
