@@ -125,6 +125,46 @@ async def test_deploys_and_snoozes_eat_no_attempts(rota_kit: RotaKit) -> None:
     assert (run.state, run.attempt) == ("pending", 1)
 
 
+@pytest.mark.parametrize("how", ["released", "lost"])
+async def test_a_run_that_is_given_back_keeps_its_place_before_those_that_came_later(
+    rota_kit: RotaKit, how: str
+) -> None:
+    """A deploy, or a host that dies, sends nothing to the end of the queue."""
+    await rota_kit.put(Job(job_id="once", handler="h", lease_duration=timedelta(seconds=30)))
+    for _ in range(3):
+        await rota_kit.on_demand.trigger("once", tenant_id="default")
+        rota_kit.clock.advance(60)
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    oldest = await worker.claim_one()
+    for _ in range(2):
+        if how == "released":
+            await oldest.release()
+        else:
+            await rota_kit.advance(31)
+        again = await worker.claim_one()
+        assert again.claim.run_id == oldest.claim.run_id
+        if how == "lost":
+            break
+        oldest = again
+
+
+async def test_a_claim_that_was_asked_for_before_the_slot_does_not_say_that_it_started_before_it(
+    rota_kit: RotaKit,
+) -> None:
+    """The scheduler may have read the clock after the claimer, whose question then waited for the database."""
+    await rota_kit.put(every_ten())
+    await rota_kit.advance(TEN_SECONDS)
+    slot = rota_kit.clock.now()
+    rota_kit.clock.set(slot - timedelta(milliseconds=430))
+    work = await rota_kit.worker("w-1", handlers=["h"]).claim_one()
+    assert work.claim.claimed_at == slot
+    await work.succeed()
+    [run] = await rota_kit.runs("tick")
+    [attempt] = await rota_kit.attempts(run)
+    assert (attempt.started_at, attempt.ended_at) == (slot, slot)
+    assert run.finished_at == slot
+
+
 async def test_a_report_that_is_repeated_is_accepted_again(rota_kit: RotaKit) -> None:
     await rota_kit.put(every_ten())
     await rota_kit.advance(TEN_SECONDS)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import rota
-from rota.domain.attempt import LeaseKey
+from rota.domain.attempt import LeaseKey, Outcome
 from rota.services.hints import CANCELS
 from rota.store import due
 from rota.testing import RotaKit
@@ -111,6 +111,28 @@ async def test_a_run_that_has_begun_is_not_superseded_while_it_waits_to_be_tried
     await work.fail()
     await rota_kit.advance(20)
     assert await states(rota_kit) == ["pending", "cancelled", "pending"]
+
+
+@ONE_WAITS
+@pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.SNOOZED])
+async def test_a_run_that_was_given_back_has_begun_and_keeps_its_turn(
+    rota_kit: RotaKit, policy: str, outcome: Outcome
+) -> None:
+    """A release and a snooze charge no attempt; what it did so far is done all the same."""
+    work = await running(rota_kit, overlap=policy)
+    await work.report(outcome, retry_after=timedelta(seconds=60) if outcome is Outcome.SNOOZED else None)
+    await rota_kit.advance(20)
+    assert await states(rota_kit) == ["pending", "cancelled", "pending"]
+
+
+@ONE_WAITS
+async def test_a_resume_supersedes_no_run_that_was_given_back(rota_kit: RotaKit, policy: str) -> None:
+    work = await running(rota_kit, overlap=policy)
+    await work.release()
+    await rota_kit.definitions.pause("tick", tenant_id="default", reason="")
+    rota_kit.clock.advance(35)
+    await rota_kit.definitions.resume("tick", tenant_id="default", missed="catch_up")
+    assert await states(rota_kit) == ["pending", "pending"]
 
 
 @ONE_WAITS

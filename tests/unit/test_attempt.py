@@ -28,7 +28,7 @@ from rota.domain.run import Gate, RunState
 from rota.errors import InvalidInput, TooLarge
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-CLAIMED = NOW - timedelta(minutes=5)
+WAITED_SINCE = NOW - timedelta(minutes=5)
 TEN_SECONDS = timedelta(seconds=10)
 KEY = LeaseKey(7, 7, NOW, UUID(int=1))
 
@@ -38,7 +38,7 @@ FIRST = Ended(
     error="upstream 500",
     retry_after=None,
     attempt=1,
-    claimed_at=CLAIMED,
+    available_at=WAITED_SINCE,
     losses=0,
     max_attempts=3,
     max_losses=5,
@@ -76,7 +76,7 @@ def test_giving_up_buries_at_once() -> None:
 def test_the_first_worker_that_is_lost_costs_the_run_no_wait_and_keeps_its_place_in_the_queue() -> None:
     verdict = judged(outcome=Outcome.LOST)
     assert (verdict.state, verdict.charged, verdict.losses, verdict.gate) == (RunState.PENDING, 1, 1, Gate.OPEN)
-    assert verdict.available_at == CLAIMED
+    assert verdict.available_at == WAITED_SINCE
 
 
 @pytest.mark.parametrize(("losses", "waits"), [(1, TEN_SECONDS), (2, 2 * TEN_SECONDS), (3, 4 * TEN_SECONDS)])
@@ -128,7 +128,7 @@ def test_a_release_charges_nothing_however_many_attempts_there_were(attempt: int
     """B44: a shutdown is nobody's failure."""
     verdict = judged(outcome=Outcome.RELEASED, attempt=attempt)
     assert (verdict.state, verdict.charged, verdict.gate) == (RunState.PENDING, attempt - 1, Gate.OPEN)
-    assert verdict.available_at == CLAIMED
+    assert verdict.available_at == WAITED_SINCE
 
 
 def test_a_snooze_charges_nothing_and_comes_back_when_it_said() -> None:

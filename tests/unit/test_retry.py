@@ -17,7 +17,7 @@ SECOND = timedelta(seconds=1)
 attempts = st.one_of(st.integers(1, 100), st.integers(1, 10**6), st.just(10**6))
 seeds = st.binary(min_size=0, max_size=32)
 delays = st.timedeltas(min_value=ZERO, max_value=DELAY_LIMIT)
-factors = st.floats(1.0, 100.0)
+factors = st.one_of(st.floats(1.0, 100.0), st.integers(1, 100))
 shares = st.floats(0.0, 1.0)
 
 
@@ -54,6 +54,13 @@ def test_delays_double_from_the_first_to_the_cap() -> None:
     policy = RetryPolicy(initial=10 * SECOND, cap=60 * SECOND, jitter=0.0)
     waits = [policy.delay_after(attempt, seed=b"") for attempt in range(1, 6)]
     assert waits == [10 * SECOND, 20 * SECOND, 40 * SECOND, 60 * SECOND, 60 * SECOND]
+
+
+@pytest.mark.parametrize("factor", [100, 50, 10, 100.0, 1.5])
+@pytest.mark.parametrize("attempt", [156, 183, 250, 310, 10**6])
+def test_a_whole_factor_grows_no_further_than_the_cap(factor: float, attempt: int) -> None:
+    policy = RetryPolicy(initial=10 * SECOND, factor=factor, cap=3600 * SECOND, jitter=0.0)
+    assert policy.delay_after(attempt, seed=b"") == 3600 * SECOND
 
 
 def test_the_millionth_attempt_waits_the_cap() -> None:

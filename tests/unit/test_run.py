@@ -33,7 +33,7 @@ def endings(draw: st.DrawFn) -> Ended:
         error=draw(st.none() | st.text(max_size=20)),
         retry_after=draw(st.none() | st.timedeltas()) if outcome is Outcome.SNOOZED else None,
         attempt=draw(st.integers(1, 2**31 - 1)),
-        claimed_at=NOW - draw(st.timedeltas(timedelta(0), timedelta(days=7))),
+        available_at=NOW - draw(st.timedeltas(timedelta(0), timedelta(days=7))),
         max_attempts=draw(st.integers(1, 1000)),
         retry=RetryPolicy(),
         losses=draw(st.integers(0, 1000)),
@@ -59,7 +59,7 @@ def test_each_listed_move_of_a_running_run_can_happen() -> None:
     reached = {success(KEY, now=NOW).state}
     for outcome, orphaned in ((Outcome.FAILED, False), (Outcome.GAVE_UP, False), (Outcome.LOST, True)):
         ended = Ended(
-            key=KEY, outcome=outcome, error=None, retry_after=None, attempt=1, claimed_at=NOW, max_attempts=3,
+            key=KEY, outcome=outcome, error=None, retry_after=None, attempt=1, available_at=NOW, max_attempts=3,
             retry=RetryPolicy(), losses=0, max_losses=5, pool="default", orphaned=orphaned,
         )  # fmt: skip
         reached.add(after_attempt(ended, now=NOW).state)

@@ -134,7 +134,8 @@ class Ended:
     error: str | None
     retry_after: timedelta | None
     attempt: int
-    claimed_at: datetime
+    available_at: datetime
+    """From when on it had waited when it was claimed."""
     losses: int
     max_attempts: int
     max_losses: int
@@ -180,9 +181,9 @@ def after_attempt(ended: Ended, *, now: datetime) -> Verdict:
     is_lost = ended.outcome is Outcome.LOST
     losses = ended.losses + is_lost
     state, charged, wait = _judge(ended, losses=losses)
-    # A run that was put back through no fault of its own keeps the place in the order that it had when claimed.
+    # A run that was put back through no fault of its own keeps the place in the order that it had.
     blameless = ended.outcome is Outcome.RELEASED or is_lost
-    available_at = ended.claimed_at if blameless and not wait else now + wait
+    available_at = ended.available_at if blameless and not wait else now + wait
     return Verdict(
         key=ended.key,
         outcome=ended.outcome,

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
+from math import log
 from typing import Any, Final
 
 from rota.errors import InvalidInput
 
 DELAY_LIMIT: Final = timedelta(days=30)
 _SEED_SPAN: Final = 1 << 64
-_BEYOND_ANY_CAP: Final = 1e300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,19 @@ class RetryPolicy:
     def delay_after(self, attempt: int, *, seed: bytes) -> timedelta:
         """Return the wait after the given failed attempt (1 is the first); the same seed gives the same wait."""
         assert attempt >= 1, "attempts are counted from 1"
-        try:
-            growth = self.factor ** (attempt - 1)
-        except OverflowError:
-            growth = _BEYOND_ANY_CAP
-        full = min(self.cap.total_seconds(), self.initial.total_seconds() * growth)
+        full = self._seconds_after(attempt)
         share = int.from_bytes(blake2b(seed, digest_size=8).digest()) / _SEED_SPAN
         return timedelta(seconds=full * (1.0 - self.jitter * share))
+
+    def _seconds_after(self, attempt: int) -> float:
+        """Return the wait without its jitter; the power is computed only where it stays below the cap."""
+        initial, cap = self.initial.total_seconds(), self.cap.total_seconds()
+        if initial == 0.0 or self.factor == 1.0:
+            return initial
+        # A whole number's power would have thousands of digits, and a fraction's no end.
+        if (attempt - 1) * log(self.factor) > log(cap / initial) + 1.0:
+            return cap
+        return min(cap, initial * float(self.factor) ** (attempt - 1))
 
     def to_json(self) -> dict[str, Any]:
         """Return the policy in seconds."""

@@ -115,7 +115,7 @@ async def claim_runs(
     # Whoever was cut off goes on where he was; a short claim saw the end of all who had a turn.
     last = runs[-1] if len(runs) == limit else None
     return Taken(
-        claims=[_claim(row, now, now + timedelta(milliseconds=row["lease_ms"])) for row in runs],
+        claims=[_claim(row, row["claimed_at"], now + timedelta(milliseconds=row["lease_ms"])) for row in runs],
         refusals=[Refusal(**{name: row[name] for name in _REFUSAL}) for row in rows if row["limit_key"] is not None],
         after=(last or end)["queued_by"],
         owed=0 if last is None else -last["number"] % last["weight"],
@@ -307,7 +307,7 @@ def _claim(row: Any, claimed_at: datetime, expires_at: datetime) -> Claim:
 def _ended(row: Any, outcome: Outcome, error: str | None, retry_after: timedelta | None) -> Ended:
     return Ended(
         key=_key(row), outcome=outcome, error=error, retry_after=retry_after, attempt=row["attempt"],
-        claimed_at=row["claimed_at"], losses=row["losses"], max_attempts=row["max_attempts"] or 1,
+        available_at=row["available_at"], losses=row["losses"], max_attempts=row["max_attempts"] or 1,
         max_losses=row["max_losses"] or 1, retry=_retry(row["retry"]), pool=row["pool"] or "", orphaned=row["orphaned"],
     )  # fmt: skip
 

@@ -85,9 +85,9 @@ BEGIN
     FROM unnest(lease.permit_keys, lease.permit_slots) held (limit_key, slot)
    WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = given_token;
   INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id)
-  VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, now_at, lease.attempt, 'succeeded',
-          lease.worker_id);
-  UPDATE rota.run r SET outcome = 'succeeded', finished_at = now_at, attempt = lease.attempt, result = given
+  VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, greatest(now_at, lease.claimed_at),
+          lease.attempt, 'succeeded', lease.worker_id);
+  UPDATE rota.run r SET outcome = 'succeeded', finished_at = greatest(now_at, lease.claimed_at), attempt = lease.attempt, result = given
    WHERE r.shard = home AND r.job_uid = at.job_uid AND r.scheduled_for = at.scheduled_for AND r.outcome IS NULL;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'run % has a lease and is finished', given_run
@@ -568,6 +568,7 @@ CREATE TABLE rota.lease (
     losses integer DEFAULT 0 NOT NULL,
     permit_keys text[],
     permit_slots integer[],
+    available_at timestamp with time zone,
     CONSTRAINT lease_attempt_check CHECK ((attempt >= 1)),
     CONSTRAINT lease_losses_check CHECK ((losses >= 0)),
     CONSTRAINT lease_permits_check CHECK ((cardinality(permit_keys) = cardinality(permit_slots)))
@@ -579,6 +580,8 @@ COMMENT ON TABLE rota.lease IS 'Runs that run. No index holds expires_at, so a r
 COMMENT ON COLUMN rota.lease.cancel_requested_at IS 'Somebody wants the run to end: the worker is told at its next renewal.';
 
 COMMENT ON COLUMN rota.lease.permit_keys IS 'The permits that it holds, with permit_slots; they go with it.';
+
+COMMENT ON COLUMN rota.lease.available_at IS 'From when on the run had waited when it was claimed; NULL: not known.';
 
 CREATE TABLE rota.pending (
     shard smallint NOT NULL,

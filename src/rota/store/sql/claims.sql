@@ -48,7 +48,7 @@ first AS MATERIALIZED (
   SELECT s.place, s.weight, s.share, p.* FROM shared s
    CROSS JOIN LATERAL (
          SELECT x.ctid AS at, x.shard, x.job_uid, x.scheduled_for, x.attempt, x.losses, x.priority, x.rank, x.handler,
-                x.tenant_id
+                x.tenant_id, x.available_at
            FROM rota.pending x
           WHERE x.pool = $pool AND x.gate = 'open' AND x.tenant_id = s.tenant_id AND x.rank >= s.low_water
             AND (x.handler = ANY ($handlers::text[]) OR $any_handler AND x.handler NOT IN ('shell', 'http'))
@@ -67,7 +67,7 @@ picked AS MATERIALIZED (
   SELECT h.place, h.weight, h.share, p.* FROM hungry h
    CROSS JOIN LATERAL (
          SELECT x.ctid AS at, x.shard, x.job_uid, x.scheduled_for, x.attempt, x.losses, x.priority, x.rank, x.handler,
-                x.tenant_id
+                x.tenant_id, x.available_at
            FROM rota.pending x
           WHERE x.pool = $pool AND x.gate = 'open' AND x.tenant_id = h.tenant_id AND x.rank >= h.low_water
             AND (x.handler = ANY ($handlers::text[]) OR $any_handler AND x.handler NOT IN ('shell', 'http'))
@@ -88,7 +88,11 @@ queue AS MATERIALIZED (
    ORDER BY turn LIMIT $scan),
 facts AS MATERIALIZED (
   SELECT q.at, q.turn, q.number, q.weight, q.shard, q.job_uid, q.scheduled_for, q.rank, q.priority, q.losses,
-         q.tenant_id AS queued_by,
+         q.tenant_id AS queued_by, q.available_at,
+         -- Whoever opened its gate may have read the clock after us: nothing starts before it is available. One that is far
+         -- ahead was computed before the clock was set back.
+         CASE WHEN q.available_at <= $now::timestamptz + interval '5 s' THEN greatest($now, q.available_at)
+              ELSE $now END AS claimed_at,
          -- What waits as "http" is called by its URL.
          CASE WHEN q.handler = 'http' THEN coalesce(j.handler, q.handler) ELSE q.handler END AS handler,
          -- A counter at its column's maximum must not make the whole batch fail.
@@ -210,9 +214,10 @@ given AS (
    WHERE p.ctid = ANY (ARRAY (SELECT h.at FROM held h))),
 leased AS (
   INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id,
-                          priority, losses, permit_keys, permit_slots)
-  SELECT g.shard, g.job_uid, g.scheduled_for, g.token, $now, $now::timestamptz + g.lease_ms * interval '1 ms',
-         g.lease_ms, g.attempt, $worker_id, g.priority, g.losses, h.limit_keys, h.slots
+                          priority, losses, permit_keys, permit_slots, available_at)
+  SELECT g.shard, g.job_uid, g.scheduled_for, g.token, g.claimed_at,
+         $now::timestamptz + g.lease_ms * interval '1 ms', g.lease_ms, g.attempt, $worker_id, g.priority, g.losses,
+         h.limit_keys, h.slots, g.available_at
     FROM granted g
     FULL JOIN (SELECT h.turn, array_agg(h.limit_key) AS limit_keys, array_agg(h.slot) AS slots
                  FROM held h GROUP BY h.turn) h USING (turn)),
@@ -223,14 +228,14 @@ noted AS (
 SELECT g.turn, g.queued_by, g.weight, g.number, g.shard, g.job_uid, g.scheduled_for, g.token, g.attempt,
        g.max_attempts, g.rank, g.handler, g.lease_ms, g.timeout_ms, g.tenant_id, g.job_id, g.payload,
        NULL::boolean AS has_more, NULL::text AS limit_key, NULL::boolean AS is_new, NULL::boolean AS is_stuck,
-       NULL::integer AS permits, NULL::integer AS burst, NULL::timestamptz AS next_token_at
+       NULL::integer AS permits, NULL::integer AS burst, NULL::timestamptz AS next_token_at, g.claimed_at
   FROM granted g
 UNION ALL
 -- Besides the runs, where the round ended, after how many tenants, and whether there may be more where it was;
 SELECT NULL, t.tenant_id, NULL, t.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        t.place = $turns AND NOT $alone OR EXISTS (
          SELECT FROM hungry h WHERE (SELECT count(*) FROM picked p WHERE p.place = h.place) >= h.share + h.more),
-       NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM turn t WHERE t.place = (SELECT max(x.place) FROM turn x)
 UNION ALL
 -- and a row for each limit that refused some: is it a new one, whose rows are to be made; can others that wait for it
@@ -242,7 +247,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
          f.is_behind OR r.free - coalesce(s.cost, 0) >= f.cost AND (SELECT count(*) FROM granted) < $limit)),
        max(r.permits), max(r.burst),
        max(CASE WHEN r.tokens - coalesce(s.tokens, 0) < f.cost THEN
-             $now::timestamptz + (f.cost - r.tokens + coalesce(s.tokens, 0)) / r.rate * interval '1 s' END)
+             $now::timestamptz + (f.cost - r.tokens + coalesce(s.tokens, 0)) / r.rate * interval '1 s' END),
+       NULL
   FROM fits f FULL JOIN room r USING (limit_key) FULL JOIN spent s USING (limit_key)
  WHERE NOT f.ok GROUP BY f.limit_key
  ORDER BY 1;
@@ -316,7 +322,8 @@ RETURNING token;
 
 -- name: leases_with_jobs
 -- What a decision on the end of these attempts needs to know.
-SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses, l.claimed_at, l.expires_at,
+SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses,
+       coalesce(l.available_at, l.claimed_at) AS available_at,
        j.max_attempts, j.max_losses, j.retry, j.pool, (j.job_uid IS NULL OR j.deleted_at IS NOT NULL) AS orphaned
   FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[])
        h (shard, job_uid, scheduled_for, token)
@@ -330,7 +337,8 @@ SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses, l.clai
 -- Leases of these shards that lapsed, with what their decision needs. A range of the primary key per shard: an index
 -- on expires_at would cost every renewal its HOT update. One that somebody has locked is being renewed or ended just
 -- then, perhaps by a handler's own long transaction: it is passed over, since waiting for it would hold up the others.
-SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses, l.claimed_at, l.expires_at,
+SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses,
+       coalesce(l.available_at, l.claimed_at) AS available_at,
        j.max_attempts, j.max_losses, j.retry, j.pool, (j.job_uid IS NULL OR j.deleted_at IS NOT NULL) AS orphaned
   FROM unnest($shards::smallint[]) sh
  CROSS JOIN LATERAL (
@@ -381,9 +389,11 @@ settled AS MATERIALIZED (
     FROM ended e JOIN told t ON t.token = e.token),
 recorded AS (
   INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id, error)
-  SELECT shard, job_uid, scheduled_for, token, claimed_at, $now, attempt, outcome, worker_id, error FROM settled),
+  SELECT shard, job_uid, scheduled_for, token, claimed_at, greatest($now, claimed_at), attempt, outcome, worker_id, error
+    FROM settled),
 finished AS (
-  UPDATE rota.run r SET outcome = s.state, finished_at = $now, attempt = s.attempt, result = s.result,
+  UPDATE rota.run r SET outcome = s.state, finished_at = greatest($now, s.claimed_at), attempt = s.attempt,
+         result = s.result,
          reason = CASE WHEN s.state <> 'cancelled' THEN s.reason
                        WHEN s.cancel_requested_at IS NOT NULL THEN 'cancelled on request'
                        WHEN s.outcome = 'cancelled' THEN 'cancelled by its worker'

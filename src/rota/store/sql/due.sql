@@ -78,7 +78,10 @@ older AS MATERIALIZED (
    CROSS JOIN LATERAL (
          SELECT x.ctid AS at, x.scheduled_for FROM rota.pending x
           WHERE x.shard = n.shard AND x.job_uid = n.job_uid AND x.scheduled_for < n.scheduled_for
+            -- A release and a snooze take the attempt back: what has an attempt on record has begun, and keeps its turn.
             AND x.attempt = 0 AND x.losses = 0
+            AND NOT EXISTS (SELECT FROM rota.attempt a
+                             WHERE a.shard = x.shard AND a.job_uid = x.job_uid AND a.scheduled_for = x.scheduled_for)
             -- Somebody asked for a manual run, perhaps with a payload of its own: it keeps its turn.
             AND EXISTS (SELECT FROM rota.run r
                          WHERE r.shard = x.shard AND r.job_uid = x.job_uid AND r.scheduled_for = x.scheduled_for

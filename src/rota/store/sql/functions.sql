@@ -307,9 +307,9 @@ BEGIN
     FROM unnest(lease.permit_keys, lease.permit_slots) held (limit_key, slot)
    WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = given_token;
   INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id)
-  VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, now_at, lease.attempt, 'succeeded',
-          lease.worker_id);
-  UPDATE rota.run r SET outcome = 'succeeded', finished_at = now_at, attempt = lease.attempt, result = given
+  VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, greatest(now_at, lease.claimed_at),
+          lease.attempt, 'succeeded', lease.worker_id);
+  UPDATE rota.run r SET outcome = 'succeeded', finished_at = greatest(now_at, lease.claimed_at), attempt = lease.attempt, result = given
    WHERE r.shard = home AND r.job_uid = at.job_uid AND r.scheduled_for = at.scheduled_for AND r.outcome IS NULL;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'run % has a lease and is finished', given_run

@@ -135,6 +135,8 @@ older AS MATERIALIZED (
    CROSS JOIN LATERAL (
          SELECT x.ctid AS at, x.scheduled_for FROM rota.pending x
           WHERE x.shard = $shard AND x.job_uid = $job_uid AND x.scheduled_for < n.slot AND x.attempt = 0 AND x.losses = 0
+            AND NOT EXISTS (SELECT FROM rota.attempt a
+                             WHERE a.shard = x.shard AND a.job_uid = x.job_uid AND a.scheduled_for = x.scheduled_for)
             AND EXISTS (SELECT FROM rota.run r
                          WHERE r.shard = x.shard AND r.job_uid = x.job_uid AND r.scheduled_for = x.scheduled_for
                            AND r.origin = 'schedule')
