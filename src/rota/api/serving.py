@@ -4,21 +4,20 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rota.api.auth import is_loopback
+from rota.api.connections import ACCEPTED_AT_ONCE, BoundedConfig, Lobby, connections_allowed
 from rota.api.state import Api
 from rota.errors import SetupFailed
 
 DRAIN_SECONDS: Final = 10
 """How long calls that are under way may take after the stop; long polls are answered at once."""
 BACKLOG: Final = 2048
-HEAD_LIMIT: Final = 64 * 1024
-"""The most bytes of a request's line and headers, besides their first piece: who asks is known only after them."""
+"""How many connections the system keeps until they are accepted."""
 
 
 async def serve(
@@ -35,9 +34,10 @@ async def serve(
     listener = _bind(host, port)
     with listener:
         server = _Server(
-            uvicorn.Config(
+            BoundedConfig(
                 app,
-                http=_BoundedHeads,
+                lobby=Lobby(connections_allowed()),
+                backlog=ACCEPTED_AT_ONCE,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -60,35 +60,14 @@ async def serve(
             await serving
 
 
-class _BoundedHeads(HttpToolsProtocol):
-    """Reads requests, and none whose head goes on and on: the parser itself would keep whatever comes."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._head: int | None = None
-        """Bytes of the head that is being read, without the piece in which it began; None: no head is."""
-        self._has_just_begun = False
-
-    def data_received(self, data: bytes) -> None:
-        self._has_just_begun = False
-        super().data_received(data)
-        if self._head is None or self._has_just_begun or self.transport.is_closing():
-            return
-        self._head += len(data)
-        if self._head > HEAD_LIMIT:
-            self.send_400_response("The head of this request is too long.")
-
-    def on_message_begin(self) -> None:
-        self._head, self._has_just_begun = 0, True
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._head = None
-        super().on_headers_complete()
-
-
 class _Server(uvicorn.Server):
     """A server that leaves the process's signals to the command around it."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            # The loop takes the backlog for the number of connections that it accepts in one go.
+            listener.listen(BACKLOG)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
