@@ -96,6 +96,28 @@ async def serving(*answers: Answer, tls: ssl.SSLContext | None = None) -> AsyncI
         await runner.cleanup()
 
 
+@contextlib.asynccontextmanager
+async def saying(before: bytes, again: bytes = b"") -> AsyncIterator[HttpTarget]:
+    """A target that answers every call with these bytes, and then the others again and again while somebody reads."""
+    target = HttpTarget(answers=[])
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        with contextlib.suppress(ConnectionError):
+            writer.write(before)
+            while again:
+                writer.write(again)
+                await writer.drain()
+        target.is_left.set()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    target.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield target
+
+
 class ChangingNames(AbstractResolver):
     """A resolver whose answers are given one after the other: what was true at the put is not at the call."""
 

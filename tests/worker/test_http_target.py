@@ -32,7 +32,7 @@ from rota.worker.handlers import HandlerRegistry
 from rota.worker.http_target import HttpHandler
 from tests.worker.fake_desk import SLOT, FakeDesk, FakeRun
 from tests.worker.kit import NotingHeart, at_work
-from tests.worker.targets import ChangingNames, never, says, serving, streams
+from tests.worker.targets import ChangingNames, never, saying, says, serving, streams
 
 SECRET = "whsec_" + "c2VjcmV0IG9mIGRlZmF1bHQ="
 PUBLIC_URL = "https://rota.example/base/"
@@ -221,6 +221,59 @@ async def test_an_answer_that_stops_in_its_middle_counts_by_its_status(
         assert await ended(desk, failed) is Outcome.FAILED
         assert await ended(desk, succeeded) is Outcome.SUCCEEDED
     assert failed.last.error == "answered 503 Service Unavailable: the first half"
+
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n"
+DONE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+async def test_a_few_informational_answers_are_passed_over(desk: FakeDesk) -> None:
+    async with saying(CONTINUE + HINTS * 3 + DONE) as target, calling(desk):
+        assert await ended(desk, desk.add(target.url)) is Outcome.SUCCEEDED
+    assert desk.accepted[0].result == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "again"),
+    [
+        (b"", CONTINUE * 5000),
+        (b"", HINTS * 5000),
+        (b"HTTP/1.1 ", b"2" * 65536),
+        (b"HTTP/1.1 200 OK\r\n", b"X-More: 1\r\n" * 5000),
+    ],
+    ids=["continue", "hints", "status", "headers"],
+)
+async def test_a_target_that_never_comes_to_its_answer_is_left(desk: FakeDesk, before: bytes, again: bytes) -> None:
+    async with saying(before, again) as target, calling(desk):
+        run = desk.add(target.url, max_attempts=1, timeout=600)
+        assert await ended(desk, run) is Outcome.FAILED
+        assert await SystemClock().wait(target.is_left, 10)
+    assert (run.last.error or "").startswith("no answer from 127.0.0.1: ")
+
+
+async def test_what_a_target_says_behind_its_answer_is_not_read(desk: FakeDesk) -> None:
+    async with saying(DONE, DONE * 5000) as target, calling(desk):
+        assert await ended(desk, desk.add(target.url)) is Outcome.SUCCEEDED
+        assert await SystemClock().wait(target.is_left, 10)
+
+
+async def test_while_a_target_informs_without_end_its_neighbours_are_at_work(desk: FakeDesk) -> None:
+    """However often it is called: no call holds the loop for longer than a bounded answer takes."""
+    async with saying(b"", CONTINUE * 20_000) as target, serving(says(200)) as good, calling(desk):
+        bad = [desk.add(target.url, max_attempts=3) for _ in range(5)]
+        assert await ended(desk, desk.add(good.url)) is Outcome.SUCCEEDED
+        await desk.until(lambda: all(run.state == "dead" for run in bad))
+
+
+async def test_an_error_does_not_tell_where_a_name_leads(desk: FakeDesk) -> None:
+    async with serving(says(200)) as target:
+        port = target.port
+    names = ChangingNames(["127.0.0.1"])
+    async with calling(desk, handler("billing.internal", resolver=names)):
+        run = desk.add(f"http://billing.internal:{port}/", max_attempts=1)
+        assert await ended(desk, run) is Outcome.FAILED
+    assert run.last.error == "no connection to billing.internal: Connection refused"
 
 
 async def test_a_compressed_answer_is_not_unpacked(desk: FakeDesk) -> None:

@@ -2,13 +2,22 @@
 
 import asyncio
 import json
+import os
+import ssl
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
-from aiohttp import ClientConnectorError, ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar
-from aiohttp import TCPConnector as Connector
+from aiohttp import (
+    ClientConnectorDNSError,
+    ClientConnectorError,
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+)
 from aiohttp.abc import AbstractResolver
 from standardwebhooks import Webhook
 from yarl import URL
@@ -22,6 +31,7 @@ from rota.version import VERSION
 from rota.worker.context import RunContext
 from rota.worker.ending import Ending, error_text, failed
 from rota.worker.handlers import Handler
+from rota.worker.http_answers import Connector
 from rota.worker.http_guard import AddressRefused, Guard
 
 CONNECT_TIME: Final = 10.0
@@ -116,9 +126,6 @@ class HttpHandler:
                 socket_factory=guard.socket,
                 use_dns_cache=False,
                 limit=0,  # the worker's slots are the limit
-                # A kept connection may be closed by its target at the instant of the next call, which would cost that
-                # run an attempt; and a new one is judged anew.
-                force_close=True,
             )
             self._sessions[by_name] = ClientSession(
                 connector=connector,
@@ -182,7 +189,7 @@ class HttpHandler:
     def _unconnected(self, target: Target, error: ClientConnectorError) -> Ending:
         cause = error.__cause__  # for a certificate that does not hold, aiohttp has no `os_error`
         if not isinstance(cause, AddressRefused):
-            return failed(f"no connection to {target.host}: {cause or error}")
+            return failed(f"no connection to {target.host}: {_unreached(error)}")
         # Only the log says which address it was: a tenant is not told what stands in the network of the workers.
         _log.warning("target.refused", host=str(target.host), address=str(cause.address), reason=cause.reason)
         return _gave_up(str(refusal(target.host, cause.reason)))
@@ -237,6 +244,16 @@ def _said(response: ClientResponse) -> str:
 def _elsewhere(response: ClientResponse) -> str:
     location = response.headers.get("Location", "")[:_LOCATION_LIMIT]
     return f", to {location}" if location else ""
+
+
+def _unreached(error: ClientConnectorError) -> str:
+    """Return why a host cannot be reached, without the address that its name leads to: that is its network's matter."""
+    reason = error.__cause__ or error
+    if isinstance(error, ClientConnectorDNSError) or not isinstance(reason, OSError) or reason.errno is None:
+        return str(reason)
+    if isinstance(reason, ssl.SSLError):
+        return str(reason)
+    return os.strerror(reason.errno)
 
 
 def _gave_up(text: str) -> Ending:
