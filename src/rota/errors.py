@@ -168,6 +168,18 @@ class CommitUnknown(DatabaseUnavailable):
     code = "commit-unknown"
 
 
+class Locked(DatabaseUnavailable):
+    """Another transaction holds what this needs. Nothing was changed: ask again once it has ended."""
+
+    code = "locked"
+
+
+class TooSlow(DatabaseUnavailable):
+    """The database took too long and ended the statement. Nothing was changed; a narrower question is answered."""
+
+    code = "too-slow"
+
+
 class SetupFailed(RotaError):
     """Something outside Rota (a file, a folder, a port, a program) is not as it must be."""
 

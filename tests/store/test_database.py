@@ -1,19 +1,21 @@
 """Connections: the two lanes, statements that do not come back, killed backends, and errors by SQLSTATE."""
 
 import asyncio
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
 
 from rota.clock import DatabaseClock
 from rota.domain.attempt import success
-from rota.errors import CommitUnknown, DatabaseUnavailable, InvalidInput
-from rota.store import claims
+from rota.errors import CommitUnknown, DatabaseUnavailable, InvalidInput, Locked, TooSlow
+from rota.store import claims, sessions
 from rota.store import database as module
 from rota.store.admin import with_database
 from rota.store.database import Database, Lane, MissingPartition, repeat, translate
+from rota.store.sessions import Bounds
 from rota.store.statements import Statement, upkeep
 from rota.store.statements import claims as sql
 from rota.testing import RotaKit
@@ -65,40 +67,41 @@ async def test_work_without_a_free_connection_is_refused_after_a_while(
 # statements that do not come back ---------------------------------------------------------------------------------
 
 
-async def test_a_statement_that_takes_too_long_is_in_doubt_and_never_cancelled(rota_kit: RotaKit) -> None:
+async def test_what_a_caller_gave_up_ends_in_the_server_before_anybody_lets_go(rota_kit: RotaKit) -> None:
+    """The lock that it waits for is held on: the closed socket alone ends the statement."""
     claim, now = await leased(rota_kit), rota_kit.clock.now()
     async with await Database.connect(rota_kit.dsn, size=1, reserved=1) as database:
         pid = await pid_of(database, Lane.URGENT)
-        async with uncommitted(rota_kit.dsn, HOLD) as other:
+        async with uncommitted(rota_kit.dsn, HOLD) as other, outsider(rota_kit.dsn) as watcher:
             with pytest.raises(CommitUnknown, match=r"note_progress gave no answer within 0\.2 s"):
                 await database.fetch(
                     sql.note_progress, lane=Lane.URGENT, within=0.2, progress=0.5, note=None, **one(claim.key)
                 )
-            assert await until_waiting_for(other) == [pid], "the server still works on it"
             assert await pid_of(database, Lane.URGENT) != pid, "the pool goes on with a new connection"
+            await until_gone(watcher, pid)
             await other.execute("COMMIT")
-            await until_gone(other, pid)
         [run] = await rota_kit.runs("job")
-        assert run.progress == 0.5, "it was done all the same"
+        assert run.progress is None
         assert await claims.renew(database, [claim.key], now=now)
 
 
-async def test_a_caller_that_is_cancelled_leaves_its_statement_to_the_server(rota_kit: RotaKit) -> None:
+async def test_a_caller_that_is_cancelled_ends_its_statement(rota_kit: RotaKit) -> None:
     claim, now = await leased(rota_kit), rota_kit.clock.now()
     async with await Database.connect(rota_kit.dsn, size=1, reserved=1) as database:
-        async with uncommitted(rota_kit.dsn, HOLD) as other:
-            settling = asyncio.create_task(claims.settle(database, [success(claim.key, now=now)], now=now))
-            [pid] = await until_waiting_for(other)
-            settling.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await settling
+        pid = await pid_of(database, Lane.URGENT)
+        async with uncommitted(rota_kit.dsn, HOLD) as other, outsider(rota_kit.dsn) as watcher:
+            noting = asyncio.create_task(
+                database.fetch(sql.note_progress, lane=Lane.URGENT, progress=0.5, note=None, **one(claim.key))
+            )
             assert await until_waiting_for(other) == [pid]
-            await other.execute("COMMIT")
-            await until_gone(other, pid)
-        assert await claims.recorded(database, [claim.key])
+            noting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await noting
+            await until_gone(watcher, pid)
+        assert await claims.renew(database, [claim.key], now=now)
 
 
-async def test_a_commit_that_takes_too_long_is_in_doubt(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_that_takes_too_long_is_in_doubt_and_ends_too(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with await Database.connect(dsn, size=1) as database, outsider(dsn) as other:
         # A deferred check that waits for a lock makes COMMIT itself wait.
         await other.execute(
@@ -108,15 +111,88 @@ async def test_a_commit_that_takes_too_long_is_in_doubt(dsn: str, monkeypatch: p
             " FOR EACH ROW EXECUTE FUNCTION wait()"
         )
         await other.execute("SELECT pg_advisory_lock(7)")
+        pid = await pid_of(database)
         monkeypatch.setattr(module, "STATEMENT_TIMEOUT", 0.2)
         with pytest.raises(CommitUnknown, match="commit gave no answer"):
             async with database.transaction() as tx:
                 await tx._raw.execute("INSERT INTO slow VALUES (1)")
-        [pid] = await until_waiting_for(other)
+        monkeypatch.undo()
         assert await pid_of(database) != pid
-        await other.execute("SELECT pg_advisory_unlock(7)")
         await until_gone(other, pid)
-        assert await other.fetchval("SELECT count(*) FROM slow") == 1
+        assert await other.fetchval("SELECT count(*) FROM slow") == 0
+
+
+# bounds in the server ---------------------------------------------------------------------------------------------
+
+BOUND = {
+    "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "client_connection_check_interval",
+}  # fmt: skip
+SET = Statement(
+    name="set", doc="", parameters=("names",),
+    text="SELECT name, setting::int AS value FROM pg_settings WHERE name = ANY ($1)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("lane", Lane)
+async def test_every_connection_is_bounded_in_the_server_before_its_client_gives_up(dsn: str, lane: Lane) -> None:
+    async with await Database.connect(dsn) as database:
+        found = {row["name"]: row["value"] for row in await database.fetch(SET, lane=lane, names=sorted(BOUND))}
+    assert found.keys() == BOUND
+    assert all(found.values())
+    assert found["lock_timeout"] < found["statement_timeout"] < module.STATEMENT_TIMEOUT * 1000
+
+
+async def test_a_lock_that_a_stranger_holds_is_waited_for_a_while_and_nothing_is_done(rota_kit: RotaKit) -> None:
+    claim = await leased(rota_kit)
+    async with await Database.connect(rota_kit.dsn, reserved=1) as database:
+        pid = await pid_of(database, Lane.URGENT)
+        async with uncommitted(rota_kit.dsn, HOLD):
+            with pytest.raises(Locked, match="note_progress: another transaction holds what this needs") as refused:
+                await database.fetch(sql.note_progress, lane=Lane.URGENT, progress=0.5, note=None, **one(claim.key))
+            assert not isinstance(refused.value, CommitUnknown)
+            assert await pid_of(database, Lane.URGENT) == pid, "the connection is as good as before"
+
+
+async def test_a_statement_that_takes_too_long_is_ended_by_the_server_and_nothing_is_done(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cast("dict[Lane, Bounds]", module.BOUNDS), Lane.WORK, Bounds(statement=0.1, lock=0.1))
+    forever = Statement(name="forever", doc="", text="SELECT pg_sleep(3600)", parameters=())
+    async with await Database.connect(dsn, size=1) as database:
+        pid = await pid_of(database)
+        with pytest.raises(TooSlow, match="forever: the server ended it") as refused:
+            await database.fetch(forever)
+        assert not isinstance(refused.value, CommitUnknown)
+        assert await pid_of(database) == pid
+
+
+async def test_a_transaction_of_ours_that_stands_idle_is_ended(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "IDLE_LIMIT", 0.1)
+
+    async def change(database: Database, other: Any) -> None:
+        async with database.transaction() as tx:
+            [row] = await tx.fetch(PID)
+            await tx.execute("delete", "DELETE FROM rota.shard")
+            await until_gone(other, row["pid"])
+
+    async with await Database.connect(dsn, size=1) as database, outsider(dsn) as other:
+        with pytest.raises(DatabaseUnavailable):
+            await change(database, other)
+        assert await other.fetchval("SELECT count(*) FROM rota.shard") == 64
+
+
+async def test_a_block_that_hides_the_failure_of_its_statement_is_not_taken_for_committed(dsn: str) -> None:
+    divide = Statement(name="divide", doc="", text="SELECT 1 / 0", parameters=())
+
+    async def change(database: Database) -> None:
+        async with database.transaction() as tx:
+            with suppress(asyncpg.DivisionByZeroError):
+                await tx.fetch(divide)
+
+    async with await Database.connect(dsn, size=1) as database:
+        with pytest.raises(AssertionError, match="a statement failed"):
+            await change(database)
+        assert await pid_of(database)
 
 
 # killed backends --------------------------------------------------------------------------------------------------
@@ -284,11 +360,14 @@ async def test_a_connection_that_ends_before_it_listens_is_trouble_that_passes(
 PASSING = {"53000", "53100", "53200", "53300", "53400", "57000", "57014", "57P03", "58000", "58030"}
 
 
+NAMED = {"55P03": Locked, "57014": TooSlow}
+
+
 @pytest.mark.parametrize("state", sorted(module.TRANSIENT | PASSING))
 def test_a_state_that_passes_by_itself_is_unavailable(state: str) -> None:
     """A full disk refuses a good report: it is sent again, and not taken for poison."""
     found = translate(asyncpg.PostgresError.new({"C": state, "M": "no"}), "x")
-    assert type(found) is DatabaseUnavailable
+    assert type(found) is NAMED.get(state, DatabaseUnavailable)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from rota.store.database import CONNECT_TIMEOUT
+from rota.store.sessions import CONNECT_TIMEOUT
 
 
 def with_database(dsn: str, name: str) -> str:

@@ -1,27 +1,26 @@
-"""Connections to PostgreSQL: two lanes of them, one way to run a statement, and errors that say what to do next.
+"""Connections to PostgreSQL: lanes of them, one way to run a statement, and errors that say what to do next.
 
-A commit has three outcomes: done, not done, unknown. A statement that may be committing is therefore never cancelled:
-on a timeout its socket is closed and `CommitUnknown` raised, and the caller, whose every write can be repeated by its
-own key, asks again.
+The server ends what takes too long, and says so: that is not done. A commit has three outcomes: done, not done,
+unknown. A statement that may be committing is therefore never cancelled: where the server stays silent the socket is
+closed and `CommitUnknown` raised, and the caller, whose every write can be repeated by its own key, asks again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import asyncpg
-from asyncpg.connect_utils import SessionAttribute
 
 from rota.clock import Clock, DatabaseClock
-from rota.errors import CommitUnknown, DatabaseUnavailable, RotaError
+from rota.errors import CommitUnknown, DatabaseUnavailable, Locked, RotaError, TooSlow
+from rota.store.sessions import CONNECT_TIMEOUT, UNKEPT_HINT, UNKEPT_STATEMENTS, Bounds, Sessions, Way
 from rota.store.statements import Statement, upkeep
 
 STATEMENT_TIMEOUT: Final = 30.0
-"""Seconds after which a statement's connection is given up."""
-CONNECT_TIMEOUT: Final = 5.0
+"""Seconds after which a statement's connection is given up: the server has not even ended it."""
 ACQUIRE_TIMEOUT: Final = 5.0
 
 TRANSIENT: Final = frozenset({"40001", "40P01", "55P03", "25006", "55006", "25P03"})
@@ -47,10 +46,18 @@ class MissingPartition(RotaError):
 
 
 class Lane(Enum):
-    """Two pools: renewals and reports never wait behind claims, scans or a handler's queries."""
+    """Pools of their own: renewals and reports never wait behind claims, scans or a handler's queries."""
 
     WORK = "work"
     URGENT = "urgent"
+
+
+BOUNDS: Final[Mapping[Lane, Bounds]] = {
+    Lane.WORK: Bounds(statement=25.0, lock=2.0),
+    Lane.URGENT: Bounds(statement=25.0, lock=1.0),
+}
+"""A lock that is waited for as long as this is a stranger's: our own transactions are short."""
+assert all(bounds.statement < STATEMENT_TIMEOUT for bounds in BOUNDS.values()), "the server ends a statement first"
 
 
 class Connection:
@@ -63,6 +70,11 @@ class Connection:
         """Run a statement; rows can be read by column name. Raises DatabaseUnavailable, CommitUnknown."""
         arguments = statement.arguments(values)
         return await self._guarded(lambda: self._raw.fetch(statement.text, *arguments), within, statement.name)
+
+    async def execute(self, name: str, command: str) -> str:
+        """Run a command without values, and return what the server says of it."""
+        done: str = await self._guarded(lambda: self._raw.execute(command), STATEMENT_TIMEOUT, name)
+        return done
 
     async def _guarded(self, call: Callable[[], Awaitable[T]], within: float, name: str) -> T:
         async def run() -> T:
@@ -88,58 +100,74 @@ class Connection:
 class Database:
     """The primary. Opened by `Database.connect`, closed by `close` or as an async context manager."""
 
-    def __init__(self, pools: dict[Lane, Any], dsn: str) -> None:
+    def __init__(self, pools: dict[Lane, Any], sessions: Sessions) -> None:
         self._pools = pools
-        self.dsn = dsn
+        self._sessions = sessions
 
     @classmethod
     async def connect(cls, dsn: str, *, size: int = 8, reserved: int = 2, name: str = "rota") -> Self:
-        """Prepare both lanes for a primary that takes writes; connections are made when they are first needed.
+        """Prepare the lanes for a primary that takes writes; connections are made when they are first needed.
 
-        Works through a transaction pooler that keeps prepared statements (PgBouncer from 1.21 on).
+        Works through a transaction pooler too; see `way`.
         """
         pools: dict[Lane, Any] = {}
+        sessions = Sessions(dsn)
         try:
             for lane, limit in ((Lane.WORK, size), (Lane.URGENT, reserved)):
+                opened: Any = _opening(sessions, BOUNDS[lane], name)
                 pools[lane] = await asyncpg.create_pool(
-                    dsn, min_size=0, max_size=limit, timeout=CONNECT_TIMEOUT,
-                    server_settings={"application_name": name}, target_session_attrs=SessionAttribute.read_write,
-                    max_inactive_connection_lifetime=300.0, reset=_leave_as_it_is,
+                    dsn, min_size=0, max_size=limit, connect=opened, max_inactive_connection_lifetime=300.0,
+                    reset=_leave_as_it_is,
                 )  # fmt: skip
         except Exception as error:
             for pool in pools.values():
                 pool.terminate()
             raise translate(error, "connect", sent=False) from error
-        return cls(pools, dsn)
+        return cls(pools, sessions)
+
+    @property
+    def way(self) -> Way:
+        """What stands between this process and the server."""
+        return self._sessions.way
+
+    @property
+    def needs_transactions(self) -> bool:
+        """Whether a pooler makes each statement take a transaction of its own: three round trips more."""
+        return not self.way.holds(BOUNDS[Lane.WORK])
 
     async def fetch(
         self, statement: Statement, /, *, lane: Lane = Lane.WORK, within: float = STATEMENT_TIMEOUT, **values: Any
     ) -> list[Any]:
         """Run one statement in a transaction of its own: one round trip."""
         async with self._lend(lane) as connection:
-            return await connection.fetch(statement, within=within, **values)
+            if self.way.holds(BOUNDS[lane]):
+                return await connection.fetch(statement, within=within, **values)
+            async with self._begun(connection, lane):
+                return await connection.fetch(statement, within=within, **values)
 
     @asynccontextmanager
     async def transaction(self, *, lane: Lane = Lane.WORK) -> AsyncIterator[Connection]:
         """Lend a connection inside a transaction that commits when the block ends well."""
-        async with self._lend(lane) as connection:
-            transaction = connection._raw.transaction()
-            await connection._guarded(transaction.start, STATEMENT_TIMEOUT, "begin")
-            try:
-                yield connection
-            except BaseException:
-                with suppress(Exception):
-                    await connection._guarded(transaction.rollback, STATEMENT_TIMEOUT, "rollback")
-                raise
-            await connection._guarded(transaction.commit, STATEMENT_TIMEOUT, "commit")
+        async with self._lend(lane) as connection, self._begun(connection, lane):
+            yield connection
+
+    @asynccontextmanager
+    async def _begun(self, connection: Connection, lane: Lane) -> AsyncIterator[None]:
+        await connection.execute("begin", self.way.begin(BOUNDS[lane]))
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):
+                await connection.execute("rollback", "ROLLBACK")
+            raise
+        done = await connection.execute("commit", "COMMIT")
+        assert done == "COMMIT", "a statement failed, and the block went on as if it had not"
 
     @asynccontextmanager
     async def listening(self, channel: str, told: Callable[[str], None]) -> AsyncIterator[Any]:
         """Listen on a channel over a connection of its own, while the block lasts. Raises DatabaseUnavailable."""
         try:
-            raw: Any = await asyncpg.connect(
-                self.dsn, timeout=CONNECT_TIMEOUT, target_session_attrs=SessionAttribute.read_write
-            )
+            raw: Any = await self._sessions.open(BOUNDS[Lane.WORK])
         except Exception as error:
             raise translate(error, "listen", sent=False) from error
         gone = asyncio.Event()
@@ -162,7 +190,7 @@ class Database:
             clock.observe(sent=sent, received=clock.monotonic(), database=row["now"])
 
     async def close(self, *, within: float = 5.0) -> None:
-        """Close both lanes; what is still in use after `within` seconds is cut off."""
+        """Close all lanes; what is still in use after `within` seconds is cut off."""
         for pool in self._pools.values():
             try:
                 async with asyncio.timeout(within):
@@ -210,6 +238,12 @@ def translate(error: Exception, name: str, *, sent: bool = True) -> Exception:
     severity = getattr(error, "severity_en", None) or getattr(error, "severity", None)
     if sent and (ended or severity in ("FATAL", "PANIC")):
         return CommitUnknown(f"{name}: the connection ended: {error}")
+    if state in UNKEPT_STATEMENTS:
+        return DatabaseUnavailable(f"{name}: a pooler keeps no prepared statements", hint=UNKEPT_HINT)
+    if state == "55P03":
+        return Locked(f"{name}: another transaction holds what this needs")
+    if state == "57014":
+        return TooSlow(f"{name}: the server ended it, since it took too long")
     # A wrong name or password is the address's fault, not the program's.
     refused = not sent and state_class in ("28", "3D")
     transient = state in TRANSIENT or state_class in TRANSIENT_CLASSES
@@ -229,6 +263,15 @@ async def repeat(action: Callable[[], Awaitable[T]], *, clock: Clock, tries: int
         except DatabaseUnavailable:
             await clock.sleep(first_wait * 2**turn)
     return await action()
+
+
+def _opening(sessions: Sessions, bounds: Bounds, name: str) -> Callable[..., Awaitable[Any]]:
+    """Return the function by which a pool opens its connections."""
+
+    async def open_connection(*_: object, loop: object, **options: Any) -> Any:
+        return await sessions.open(bounds, server_settings={"application_name": name}, **options)
+
+    return open_connection
 
 
 async def _leave_as_it_is(_: object) -> None:

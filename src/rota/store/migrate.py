@@ -15,7 +15,8 @@ from asyncpg.connect_utils import SessionAttribute
 
 from rota.domain.ids import SHARD_COUNT
 from rota.errors import DatabaseUnavailable, SchemaMismatch
-from rota.store.database import CONNECT_TIMEOUT, translate
+from rota.store.database import translate
+from rota.store.sessions import CONNECT_TIMEOUT
 
 LOCK_TIMEOUT: Final = 30.0
 """Seconds that a migration waits for another one, or for a table's lock."""
