@@ -1,6 +1,6 @@
 """Bring the schema up to this program's: numbered SQL files, forward only, one transaction each, under one lock.
 
-Functions stand in one file of their own, which is applied whole, after the last step, wherever another text is in force.
+Functions stand in one file of their own, applied whole after the last step, wherever another text is in force.
 """
 
 import hashlib

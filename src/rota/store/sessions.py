@@ -18,6 +18,7 @@ import structlog
 from asyncpg.connect_utils import SessionAttribute
 
 from rota.errors import DatabaseUnavailable
+from rota.store.statements import upkeep
 
 CONNECT_TIMEOUT: Final = 5.0
 CHECK_INTERVAL: Final = 0.5
@@ -33,14 +34,6 @@ _REFUSALS: Final = frozenset({"08P01", "0A000", "22023", "42501", "42704"})
 """SQLSTATEs with which a pooler, or a server, refuses settings at connecting."""
 _KEEPALIVES: Final = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
 _OWN_KEEPALIVES: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
-_SEEN: Final = (
-    "SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS is_standby,"
-    " current_setting('default_transaction_read_only')::boolean AS is_read_only,"
-    " extract(epoch FROM current_setting('statement_timeout')::interval)::float8 AS statement,"
-    " extract(epoch FROM current_setting('lock_timeout')::interval)::float8 AS lock,"
-    " EXISTS (SELECT FROM pg_prepared_statements p WHERE p.name = $1) AS has_name"
-)
-
 log = structlog.get_logger()
 
 
@@ -164,7 +157,7 @@ def keep_alive(connection: Any) -> None:
 async def is_pooled(connection: Any) -> bool:
     """Whether a pooler stands between: it cannot know which process of the server a statement will meet."""
     async with connection.transaction():
-        own: int = await connection.fetchval("SELECT pg_backend_pid()")
+        own: int = await connection.fetchval(upkeep.backend.text)
     seen: int = connection.get_server_pid()
     return own != seen
 
@@ -173,15 +166,15 @@ async def _seen(connection: Any, way: Way) -> Way:
     """Return what a session shows of the way to the server; within a transaction, which no pooler takes apart."""
     name = f"rota_{uuid.uuid4().hex}"
     async with connection.transaction():
-        row = await (await connection.prepare(_SEEN, name=name)).fetchrow(name)
+        row = await (await connection.prepare(upkeep.seen_session.text, name=name)).fetchrow(name)
         pooled = row["pid"] != connection.get_server_pid()
-        if pooled and row["has_name"]:
+        if pooled and row["has_own_name"]:
             # It would stay in the server's session, which is somebody else's next.
             await connection.execute(f"DEALLOCATE {name}")
     if row["is_standby"] or row["is_read_only"]:
         raise DatabaseUnavailable("the server takes no writes", hint="Rota needs the one primary")
     return Way(
-        is_pooled=pooled, takes_settings=way.takes_settings, keeps_statements=not (pooled and row["has_name"]),
+        is_pooled=pooled, takes_settings=way.takes_settings, keeps_statements=not (pooled and row["has_own_name"]),
         statement=row["statement"], lock=row["lock"],
     )  # fmt: skip
 

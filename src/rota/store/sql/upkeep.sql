@@ -8,3 +8,16 @@ SELECT rota.ensure_month($month::date) AS made;
 -- name: send_hint
 -- Wake listeners. Sent on its own, outside every state change: NOTIFY inside one destroys group commit.
 SELECT pg_notify('rota_hint', $topic);
+
+-- name: seen_session
+-- What a session shows of the way to the server: which process it meets, and under what bounds it stands by itself.
+-- $own_name is the name under which this very statement was prepared: a pooler that keeps those gives its own names.
+SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS is_standby,
+       current_setting('default_transaction_read_only')::boolean AS is_read_only,
+       extract(epoch FROM current_setting('statement_timeout')::interval)::float8 AS statement,
+       extract(epoch FROM current_setting('lock_timeout')::interval)::float8 AS lock,
+       EXISTS (SELECT FROM pg_prepared_statements p WHERE p.name = $own_name::text) AS has_own_name;
+
+-- name: backend
+-- Which process of the server this session meets.
+SELECT pg_backend_pid() AS pid;
