@@ -8,6 +8,7 @@ import typer
 from rota.cli.options import Call, command
 from rota.cli.signals import StopSignals
 from rota.errors import SetupFailed
+from rota.extras import require
 
 if TYPE_CHECKING:
     from rota.assembly import Rota
@@ -29,6 +30,7 @@ async def api(
     """
     import structlog
 
+    require("rota api", "server")
     from rota.api.app import create_app
     from rota.api.serving import serve
     from rota.services.loop import run_together

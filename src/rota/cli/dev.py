@@ -13,6 +13,7 @@ from rota.cli.processes import Concurrency, Drain, load, make_worker
 from rota.cli.signals import StopSignals
 from rota.cli.workplace import at_database
 from rota.errors import SetupFailed
+from rota.extras import require
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -56,6 +57,7 @@ async def dev(
 
     Ctrl-C ends it within the drain time, a second one at once. The data stays, and the next start goes on with it.
     """
+    require("rota dev", "server", "worker")
     settings = call.settings(concurrency=concurrency, drain_seconds=drain)
     call.logs(settings)
     place = target or SAMPLES

@@ -13,6 +13,7 @@ from rota.cli.output import Table, counted
 from rota.cli.views import change_word
 from rota.domain.job import DEFAULT_TENANT, check_name
 from rota.errors import InvalidInput
+from rota.extras import require
 from rota.worker.handlers import SHELL
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ async def crontab(
     """
     if pool is not None:
         check_name("pool", pool)
+    require("rota import", "server")
     found = _read(call, files, tz=tz, system=system, pool=pool)
     if dry_run:
         document = {"jobs": [entry.to_json() for entry in found.imported.values()], **found.notes()}

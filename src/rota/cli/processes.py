@@ -9,6 +9,7 @@ import typer
 from rota.cli.options import Call, command
 from rota.cli.signals import StopSignals
 from rota.errors import InvalidInput, SetupFailed
+from rota.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +94,8 @@ async def worker(
             "is missing",
             hint="give MODULE:app or FILE, or --allow-shell or --allow-http for jobs without code",
         )
+    if allow_http:
+        require("--allow-http", "worker")
     settings = call.settings(name=name, pool=pool, concurrency=concurrency, drain_seconds=drain)
     call.logs(settings, usual=USUAL_LEVEL)
     log = structlog.get_logger()

