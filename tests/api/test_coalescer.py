@@ -7,7 +7,7 @@ import pytest
 
 from rota.api.coalescer import Coalescer
 from rota.clock import ManualClock
-from rota.errors import DatabaseUnavailable
+from rota.errors import DatabaseUnavailable, TooManyCalls
 
 
 class Database:
@@ -141,3 +141,42 @@ async def test_a_caller_that_leaves_before_his_batch_takes_his_item_along(
     clock.advance(0.005)
     assert await staying == 4
     assert database.batches == [[0], [2]]
+
+
+async def test_owners_take_turns_at_the_places_of_a_batch(database: Database, clock: ManualClock) -> None:
+    coalescer = Coalescer(database.double, clock, limit=4)
+    database.may_commit.clear()
+    first = calls(coalescer, 0)
+    await turns()
+    many = asyncio.create_task(coalescer.call_many(range(1, 11), owner="many"))
+    await turns()
+    few = asyncio.create_task(coalescer.call_many([21, 22], owner="few"))
+    await turns()
+    database.may_commit.set()
+    clock.advance(1)
+    assert await few == [42, 44]
+    assert database.batches[:2] == [[0], [1, 21, 2, 22]]
+    assert await asyncio.gather(*first) == [0]
+    while not many.done():
+        clock.advance(1)
+        await turns()
+    assert await many == [2 * item for item in range(1, 11)]
+
+
+async def test_an_owner_cannot_have_any_number_of_items_wait(
+    database: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.api.coalescer.WAITING_LIMIT", 3)
+    coalescer = Coalescer(database.double, clock)
+    database.may_commit.clear()
+    first = calls(coalescer, 1)
+    await turns()
+    waiting = calls(coalescer, 2, 3, 4)
+    await turns()
+    with pytest.raises(TooManyCalls):
+        await coalescer.call(5)
+    waiting += [asyncio.create_task(coalescer.call(6, owner="other"))]
+    await turns()
+    database.may_commit.set()
+    clock.advance(1)
+    assert await asyncio.gather(*first, *waiting) == [2, 4, 6, 8, 12]

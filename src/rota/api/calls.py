@@ -3,17 +3,20 @@
 A route states the scope that it needs; there is no way to add one that forgot to.
 """
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator, BaseModel
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from rota.api.body import BODY_LIMIT, read
 from rota.api.cluster import Cluster
+from rota.api.polls import until_gone
 from rota.api.problems import documented
 from rota.api.state import Api
 from rota.control.principal import Principal
@@ -21,6 +24,8 @@ from rota.domain.job import NAME_LIMIT, check_name, check_text
 from rota.errors import InvalidInput
 from rota.wire.access import OPERATOR, Scope
 from rota.wire.control import Control
+
+T = TypeVar("T")
 
 Needs = Scope | Literal["token", "nothing"]
 """A scope; any token that holds; or nothing at all, for routes that carry their own proof or tell no secrets."""
@@ -106,6 +111,24 @@ def answer(document: BaseModel, *, status: int = 200, version: int | None = None
     headers = {} if version is None else {"ETag": f'"{version}"'}
     # Straight from the document: what the services made needs no second look.
     return Response(document.model_dump_json(), status, headers=headers, media_type="application/json")
+
+
+async def while_there(request: Request, work: Awaitable[T]) -> T:
+    """Return what the work gives; it ends with the client. For work that may end at any time. Raises ClientDisconnect.
+
+    The request's body must have been read.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(until_gone(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 class Route(APIRoute):

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.api.calls import Call, Caller, Routes, answer
-from rota.api.polls import POLL_INTERVAL, Poll
+from rota.api.polls import Poll
 from rota.domain.attempt import Claim
 from rota.domain.job import check_name
 from rota.wire.work import ClaimAnswer, ClaimedRun, ClaimQuestion
@@ -23,7 +23,8 @@ async def claim(call: Caller, question: ClaimQuestion, request: Request) -> Resp
         check_name(name, value)
     for handler in question.handlers:
         check_name("handlers", handler)
-    async with call.api.polls.listening(request, pool=question.pool, wait=question.wait) as poll:
+    polls = call.api.polls
+    async with polls.listening(request, tenant_id=call.works_for, pool=question.pool, wait=question.wait) as poll:
         claims = await _take(call, question, poll)
         call.api.desk.remember(claims)
         if claims and poll.caller_is_gone and question.claim_id is None:
@@ -34,31 +35,41 @@ async def claim(call: Caller, question: ClaimQuestion, request: Request) -> Resp
 
 async def _take(call: Call, question: ClaimQuestion, poll: Poll) -> list[Claim]:
     """Look, and look again at each hint, at least every second, as long as the caller waits."""
-    announcements, tenant_id = call.api.announcements, call.works_for
+    polls, tenant_id = call.api.polls, call.works_for
     while True:
         poll.begin_look()
-        drains = await announcements.by_claim(question, tenant_id=tenant_id)
-        if question.limit > 0 and not drains:
-            claims = await call.cluster.dispatch.claim(
-                worker_id=question.worker_id,
-                pool=question.pool,
-                handlers=frozenset(question.handlers),
-                limit=question.limit,
-                tenant_id=tenant_id,
-                claim_id=question.claim_id,
-            )
-            announcements.note_claim(question, tenant_id=tenant_id)
-            if claims:
+        async with polls.turn(tenant_id):
+            if poll.caller_is_gone:
+                return []
+            if claims := await _look(call, question):
                 return claims
         if not poll.seconds_left:
             return []
         was_hinted = await poll.sleep(
-            at_most=min(POLL_INTERVAL, call.cluster.dispatch.seconds_until_token(question.pool))
+            at_most=min(polls.interval(tenant_id), call.cluster.dispatch.seconds_until_token(question.pool))
         )
         if was_hinted and question.limit == 0:
             return []
         if not poll.seconds_left and poll.caller_is_gone:
             return []
+
+
+async def _look(call: Call, question: ClaimQuestion) -> list[Claim]:
+    """Say that the worker lives, and take what there is for it."""
+    announcements, tenant_id = call.api.announcements, call.works_for
+    drains = await announcements.by_claim(question, tenant_id=tenant_id)
+    if question.limit == 0 or drains:
+        return []
+    claims = await call.cluster.dispatch.claim(
+        worker_id=question.worker_id,
+        pool=question.pool,
+        handlers=frozenset(question.handlers),
+        limit=question.limit,
+        tenant_id=tenant_id,
+        claim_id=question.claim_id,
+    )
+    announcements.note_claim(question, tenant_id=tenant_id)
+    return claims
 
 
 def _document(claim: Claim) -> ClaimedRun:

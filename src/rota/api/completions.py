@@ -2,10 +2,11 @@
 
 from uuid import UUID
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.api.body import BATCH_BODY_LIMIT
-from rota.api.calls import Caller, Routes, TheApi, answer
+from rota.api.calls import Caller, Routes, TheApi, answer, while_there
 from rota.api.desk import report_of
 from rota.wire.work import CompleteAnswer, CompleteAnswers, CompleteQuestion, CompleteQuestions
 
@@ -28,10 +29,10 @@ async def complete(call: Caller, run_id: UUID, question: CompleteQuestion) -> Re
     return answer(CompleteAnswer(run_id=run_id, state=state))
 
 
-async def complete_many(call: Caller, question: CompleteQuestions) -> Response:
+async def complete_many(call: Caller, question: CompleteQuestions, request: Request) -> Response:
     """End attempts, each by itself: a lost one does not keep the others."""
     reports = [report_of(said.run_id, said) for said in question.reports]
-    states = await call.api.desk.complete_many(reports, tenant_id=call.works_for)
+    states = await while_there(request, call.api.desk.complete_many(reports, tenant_id=call.works_for))
     ended = list(zip(reports, states, strict=True))
     return answer(
         CompleteAnswers(
@@ -45,5 +46,5 @@ async def complete_many(call: Caller, question: CompleteQuestions) -> Response:
 
 async def call_back(api: TheApi, run_id: UUID, question: CompleteQuestion) -> Response:
     """End the attempt of an HTTP target that answered 202. The lease token is the proof; no other is asked for."""
-    state = await api.desk.complete(report_of(run_id, question), tenant_id=None)
+    state = await api.desk.call_back(report_of(run_id, question))
     return answer(CompleteAnswer(run_id=run_id, state=state))

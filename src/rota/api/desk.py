@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from rota.api.cluster import Cluster
@@ -15,10 +15,18 @@ from rota.domain.progress import Progress
 from rota.domain.retry import DELAY_LIMIT
 from rota.domain.run import RunState
 from rota.errors import LeaseLost
+from rota.services.turns import Turns
+from rota.wire.access import OPERATOR
 from rota.wire.work import CompleteQuestion, Status
 
 JOBS_KEPT: Final = 100_000
 """Of how many jobs the tenant is remembered."""
+
+ROUNDS_LIMIT: Final = 4
+"""How many different things a batch says of one lease at most: what comes after them finds no lease any more."""
+STRANGERS: Final = ""
+"""Whose turn it is at callbacks, which prove a lease and no tenant."""
+NO_NEWS: Final[Mapping[UUID, Progress | None]] = {}
 
 OUTCOMES: Final[dict[Status, Outcome]] = {
     "succeeded": Outcome.SUCCEEDED,
@@ -32,8 +40,18 @@ OUTCOMES: Final[dict[Status, Outcome]] = {
 }
 
 
+class Renewal(NamedTuple):
+    """A lease to extend, and how far its run is if there is news of that."""
+
+    key: LeaseKey
+    progress: Progress | None
+
+
 class ServerDesk:
     """Renewals and reports. `tenant_id` None stands for a worker of all tenants.
+
+    All of them go by two batches, one of renewals and one of reports, at whose places the tenants take turns: nobody
+    has more of the reserved connections for sending more, or for saying the same again and again.
 
     A lease of another tenant's run is lost to whoever asks, as is one that never was.
     """
@@ -41,31 +59,46 @@ class ServerDesk:
     def __init__(self, cluster: Cluster, stopwatch: Clock) -> None:
         self._cluster = cluster
         self._tenants: Recent[int, str] = Recent(JOBS_KEPT)
-        self._renewals: Coalescer[LeaseKey, Lease | None] = Coalescer(self._renew_batch, stopwatch)
+        self._turns = Turns(at_once=1)
+        self._renewals: Coalescer[Renewal, Lease | None] = Coalescer(self._renew_batch, stopwatch)
         self._reports: Coalescer[Report, RunState | None] = Coalescer(self._report_batch, stopwatch)
+
+    @property
+    def waiting(self) -> int:
+        """How many renewals and reports wait for their batch."""
+        return self._renewals.waiting + self._reports.waiting
 
     def remember(self, claims: Iterable[Claim]) -> None:
         """Remember whose jobs these are."""
         for claim in claims:
             self._tenants.put(claim.key.job_uid, claim.tenant_id)
 
-    async def heartbeat(self, key: LeaseKey, *, tenant_id: str | None) -> Lease:
-        """Extend one lease, together with others' heartbeats. Raises LeaseLost."""
-        lease = await self._renewals.call(key) if await self._own([key], tenant_id) else None
+    async def heartbeat(self, key: LeaseKey, *, tenant_id: str | None, progress: Progress | None = None) -> Lease:
+        """Extend one lease, and note how far its run is, together with others' heartbeats. Raises LeaseLost."""
+        lease = (await self.renew([key], tenant_id=tenant_id, progress={key.token: progress})).get(key.token)
         if lease is None:
             raise LeaseLost(key.run_id)
         return lease
 
     async def renew(
-        self, keys: Sequence[LeaseKey], *, tenant_id: str | None, progress: Mapping[UUID, Progress] | None = None
+        self, keys: Sequence[LeaseKey], *, tenant_id: str | None, progress: Mapping[UUID, Progress | None] = NO_NEWS
     ) -> dict[UUID, Lease]:
         """Extend leases, and note how far some runs are; returns token -> lease of those that are still held."""
-        own = await self._own(keys, tenant_id)
-        return await self._cluster.completion.renew(own, progress=progress) if own else {}
+        own = await self._own(list(dict.fromkeys(keys)), tenant_id)
+        asked = [Renewal(key, progress.get(key.token)) for key in own]
+        leases = await self._renewals.call_many(asked, owner=_owner(tenant_id))
+        return {key.token: lease for key, lease in zip(own, leases, strict=True) if lease is not None}
 
     async def complete(self, report: Report, *, tenant_id: str | None) -> RunState:
         """End one attempt, together with others' reports; returns the run's state. Raises LeaseLost."""
-        state = await self._reports.call(report) if await self._own([report.key], tenant_id) else None
+        [state] = await self.complete_many([report], tenant_id=tenant_id)
+        if state is None:
+            raise LeaseLost(report.key.run_id)
+        return state
+
+    async def call_back(self, report: Report) -> RunState:
+        """End an attempt for whoever has its token and no other proof. Raises LeaseLost."""
+        state = await self._reports.call(report, owner=STRANGERS)
         if state is None:
             raise LeaseLost(report.key.run_id)
         return state
@@ -74,29 +107,30 @@ class ServerDesk:
         """End attempts; returns each one's run's state, None where the lease was lost."""
         # Whole keys: a token beside a run of one's own proves nothing for another's.
         own = set(await self._own([report.key for report in reports], tenant_id))
-        states = iter(await self._report_batch([report for report in reports if report.key in own]))
-        return [next(states) if report.key in own else None for report in reports]
-
-    async def note_progress(self, key: LeaseKey, value: float | None, note: str | None) -> None:
-        """Note how far a run is."""
-        await self._cluster.completion.note_progress(key, value, note)
+        first = _each_once(report for report in reports if report.key in own)
+        states = await self._reports.call_many(list(first.values()), owner=_owner(tenant_id))
+        state_of = dict(zip(first, states, strict=True))
+        return [state_of.get(_said(report)) if report.key in own else None for report in reports]
 
     async def release(self, claims: Sequence[Claim]) -> None:
         """Give back what was claimed for somebody who has gone meanwhile."""
         await self._cluster.completion.report([Report(key=claim.key, outcome=Outcome.RELEASED) for claim in claims])
 
-    async def _renew_batch(self, keys: Sequence[LeaseKey]) -> list[Lease | None]:
-        renewed = await self._cluster.completion.renew(keys)
-        return [renewed.get(key.token) for key in keys]
+    async def _renew_batch(self, asked: Sequence[Renewal]) -> list[Lease | None]:
+        news = {renewal.key.token: renewal.progress for renewal in asked if renewal.progress is not None}
+        keys = list(dict.fromkeys(renewal.key for renewal in asked))
+        renewed = await self._cluster.completion.renew(keys, progress=news)
+        return [renewed.get(key.token) for key, _ in asked]
 
     async def _report_batch(self, reports: Sequence[Report]) -> list[RunState | None]:
-        """Report in as few calls as there are reports on one token: the second of those is refused or a repetition."""
-        states: list[RunState | None] = [None] * len(reports)
-        for places in _rounds([report.key.token for report in reports]):
-            ended = await self._cluster.completion.report([reports[place] for place in places])
-            for place in places:
-                states[place] = ended.get(reports[place].key.token)
-        return states
+        """Report each outcome of each token once: the second outcome of a token is refused or a repetition."""
+        first = _each_once(reports)
+        state_of: dict[tuple[LeaseKey, Outcome], RunState | None] = {}
+        for places in _rounds([report.key.token for report in first.values()])[:ROUNDS_LIMIT]:
+            said = [list(first)[place] for place in places]
+            ended = await self._cluster.completion.report([first[each] for each in said])
+            state_of |= {each: ended.get(each[0].token) for each in said}
+        return [state_of.get(_said(report)) for report in reports]
 
     async def _own(self, keys: Sequence[LeaseKey], tenant_id: str | None) -> list[LeaseKey]:
         """Return the keys of this tenant's runs."""
@@ -104,9 +138,10 @@ class ServerDesk:
             return list(keys)
         unknown = {key.job_uid: key for key in keys if self._tenants.get(key.job_uid) is None}
         if unknown:
-            # Happens once for a job and process, after a restart of the API.
-            for uid in await self._cluster.completion.jobs_of_tenant(list(unknown.values()), tenant_id=tenant_id):
-                self._tenants.put(uid, tenant_id)
+            # Happens once for a job and process, after a restart of the API; or as often as a tenant makes jobs up.
+            async with self._turns.of(tenant_id):
+                for uid in await self._cluster.completion.jobs_of_tenant(list(unknown.values()), tenant_id=tenant_id):
+                    self._tenants.put(uid, tenant_id)
         return [key for key in keys if self._tenants.get(key.job_uid) == tenant_id]
 
 
@@ -128,6 +163,23 @@ def report_of(run_id: UUID, said: CompleteQuestion) -> Report:
         retry_after=wait,
         result=said.result,
     )
+
+
+def _owner(tenant_id: str | None) -> str:
+    return OPERATOR if tenant_id is None else tenant_id
+
+
+def _each_once(reports: Iterable[Report]) -> dict[tuple[LeaseKey, Outcome], Report]:
+    """Return the first of every report, in their order, by what makes others the same."""
+    once: dict[tuple[LeaseKey, Outcome], Report] = {}
+    for report in reports:
+        once.setdefault(_said(report), report)
+    return once
+
+
+def _said(report: Report) -> tuple[LeaseKey, Outcome]:
+    """Return what makes two reports the same."""
+    return report.key, report.outcome
 
 
 def _rounds(tokens: Sequence[UUID]) -> list[list[int]]:

@@ -2,9 +2,10 @@
 
 from uuid import UUID
 
+from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.api.calls import Caller, Routes, answer
+from rota.api.calls import Caller, Routes, answer, while_there
 from rota.api.desk import lease_key
 from rota.domain.job import check_name
 from rota.domain.progress import check_progress
@@ -23,20 +24,19 @@ def register(routes: Routes) -> None:
 async def heartbeat(call: Caller, run_id: UUID, question: HeartbeatQuestion) -> Response:
     """Extend one lease, and note how far the run is. `cancel` asks the worker to stop."""
     key = lease_key(run_id, question.lease_token)
-    progress = _progress(question.progress)
-    lease = await call.api.desk.heartbeat(key, tenant_id=call.works_for)
-    if progress is not None:
-        await call.api.desk.note_progress(key, progress.value, progress.note)
+    said = _progress(question.progress)
+    progress = None if said is None else check_progress(said.value, said.note)
+    lease = await call.api.desk.heartbeat(key, tenant_id=call.works_for, progress=progress)
     return answer(HeartbeatAnswer(lease_expires_at=lease.expires_at, cancel=lease.cancel))
 
 
-async def renew(call: Caller, question: RenewQuestion) -> Response:
+async def renew(call: Caller, question: RenewQuestion, request: Request) -> Response:
     """Extend all leases of a worker, and note how far its runs are; the lost ones are listed by their tokens."""
     check_name("worker_id", question.worker_id)
     keys = [lease_key(lease.run_id, lease.lease_token) for lease in question.leases]
     told = {lease.lease_token: _progress(lease.progress) for lease in question.leases if lease.progress is not None}
     news = {token: check_progress(said.value, said.note) for token, said in told.items() if said is not None}
-    renewed = await call.api.desk.renew(keys, tenant_id=call.works_for, progress=news)
+    renewed = await while_there(request, call.api.desk.renew(keys, tenant_id=call.works_for, progress=news))
     held = [
         RenewedLease(
             run_id=key.run_id,

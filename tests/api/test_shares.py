@@ -1,0 +1,141 @@
+"""A tenant's share of what everybody needs: the reserved connections, long polls, and memory for bodies."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from rota.api import polls
+from rota.domain.attempt import Report
+from rota.domain.run import RunState
+from rota.services.completion import Completion
+from tests.api.conftest import Caller, Served, soon
+
+
+class Reports:
+    """Notes what is reported in one go, and lets it through when it may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: list[int] = []
+        self.may_go = asyncio.Event()
+        self.may_go.set()
+        report = Completion.report
+
+        async def noted(completion: Completion, reports: Sequence[Report]) -> dict[UUID, RunState]:
+            self.batches.append(len(reports))
+            await self.may_go.wait()
+            return await report(completion, reports)
+
+        monkeypatch.setattr(Completion, "report", noted)
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
+    return Reports(monkeypatch)
+
+
+async def claimed(who: Caller) -> dict[str, Any]:
+    await who.put_job()
+    await who.trigger()
+    [run] = await who.claim()
+    return {"run_id": run["run_id"], "lease_token": run["lease_token"]}
+
+
+async def test_a_report_said_a_thousand_times_is_written_down_once(me: Caller, reports: Reports) -> None:
+    said = {**await claimed(me), "status": "succeeded"}
+    answer = (await me.post("/v1/runs:complete", {"reports": [said] * 1000})).ok()
+    assert answer["accepted"] == [{"run_id": said["run_id"], "state": "succeeded"}] * 1000
+    assert reports.batches == [1]
+
+
+async def test_of_two_different_ends_in_one_call_the_first_counts(me: Caller, reports: Reports) -> None:
+    run = await claimed(me)
+    said = [{**run, "status": status} for status in ("dead", "succeeded", "dead")]
+    answer = (await me.post("/v1/runs:complete", {"reports": said})).ok()
+    assert answer["accepted"] == [{"run_id": run["run_id"], "state": "dead"}] * 2
+    assert answer["lost"] == [run["lease_token"]]
+    assert reports.batches == [1, 1]
+
+
+async def test_one_token_beside_many_runs_is_no_long_story(me: Caller, reports: Reports) -> None:
+    run = await claimed(me)
+    runs = [await me.trigger() for _ in range(20)]
+    said = [{"run_id": run_id, "lease_token": run["lease_token"], "status": "succeeded"} for run_id in runs]
+    answer = (await me.post("/v1/runs:complete", {"reports": said})).ok()
+    assert len(answer["lost"]) == 20
+    assert len(reports.batches) <= 4
+    assert (await me.post("/v1/runs:complete", {"reports": [{**run, "status": "succeeded"}]})).ok()["lost"] == []
+
+
+async def test_a_tenant_with_many_reports_does_not_keep_another_s_waiting(server: Served, reports: Reports) -> None:
+    greedy, modest, desk = await server.tenant("greedy"), await server.tenant("modest"), server.app.state.api.desk
+    mine, theirs = await claimed(modest), await claimed(greedy)
+    reports.may_go.clear()
+    sent = [asyncio.create_task(greedy.post("/v1/runs:complete", {"reports": [made_up(theirs)]}))]
+    await soon(lambda: reports.batches == [1], server.caller().health)
+    flood = {"reports": [made_up(theirs) for _ in range(1000)]}
+    sent += [asyncio.create_task(greedy.post("/v1/runs:complete", flood)) for _ in range(3)]
+    await soon(lambda: desk.waiting == 3000, server.caller().health)
+    asked = asyncio.create_task(modest.complete(mine))
+    await soon(lambda: desk.waiting == 3001, server.caller().health)
+    reports.may_go.set()
+    assert (await asked).ok()["state"] == "succeeded"
+    assert len(reports.batches) <= 3, "its report was in the batch that came next"
+    await asyncio.gather(*sent)
+
+
+async def test_reports_of_a_caller_who_left_are_not_written_down(server: Served, reports: Reports) -> None:
+    me, desk = await server.tenant(), server.app.state.api.desk
+    run = await claimed(me)
+    reports.may_go.clear()
+    first = asyncio.create_task(me.post("/v1/runs:complete", {"reports": [made_up(run)]}))
+    await soon(lambda: reports.batches == [1], me.health)
+    many = {"reports": [made_up(run) for _ in range(1000)]}
+    leaving = asyncio.ensure_future(me.post("/v1/runs:complete", many))
+    await soon(lambda: desk.waiting == 1000, me.health)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    await soon(lambda: desk.waiting == 0, me.health)
+    reports.may_go.set()
+    await first
+    await me.complete(run)
+    assert reports.batches == [1, 1]
+
+
+async def test_a_tenant_has_so_many_long_polls_and_others_have_theirs(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polls, "POLLS_LIMIT", 3)
+    many, other = await server.tenant("many"), await server.tenant("other")
+    waiting = [asyncio.create_task(many.claim(wait=30)) for _ in range(3)]
+    await soon(lambda: server.app.state.api.polls.waiting("many") == 3, many.health)
+    refused = await many.post("/v1/claims", {"worker_id": "w-1", "limit": 1, "wait": 30})
+    assert (refused.status, refused.code, refused.headers["Retry-After"]) == (429, "too-many-calls", "1")
+    assert await many.claim() == [], "whoever does not wait is no poll"
+    theirs = asyncio.create_task(other.claim(wait=30))
+    await soon(lambda: server.app.state.api.polls.waiting("other") == 1, other.health)
+    await other.put_job()
+    await other.trigger()
+    assert len(await theirs) == 1
+    waiting.pop().cancel()
+    await soon(lambda: server.app.state.api.polls.waiting("many") == 2, many.health)
+    waiting.append(asyncio.create_task(many.claim(wait=30)))
+    server.stop.set()
+    assert await asyncio.gather(*waiting) == [[], [], []]
+
+
+async def test_many_polls_of_a_tenant_look_less_often(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polls, "LOOKS_PER_INTERVAL", 2)
+    many, here = await server.tenant("many"), server.app.state.api.polls
+    waiting = [asyncio.create_task(many.claim(wait=30)) for _ in range(6)]
+    await soon(lambda: here.waiting("many") == 6, many.health)
+    assert (here.interval("many"), here.interval("other"), here.interval(None)) == (3.0, 1.0, 1.0)
+    server.stop.set()
+    await asyncio.gather(*waiting)
+
+
+def made_up(run: dict[str, Any]) -> dict[str, Any]:
+    """A report with a token of nobody's."""
+    return {**run, "lease_token": str(uuid4()), "status": "failed"}
