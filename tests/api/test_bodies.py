@@ -1,5 +1,7 @@
 """Bodies and paths: what can be read, what is refused before anybody looks at it."""
 
+import json
+import tracemalloc
 from dataclasses import fields
 
 import pytest
@@ -49,9 +51,25 @@ def test_what_no_store_can_hold_is_refused(text: bytes) -> None:
         parse(text)
 
 
-def test_millions_of_lists_are_not_even_made() -> None:
-    with pytest.raises(TooLarge):
-        parse(b'{"jobs":[' + b"[]," * 5_000_000 + b"[]]}")
+@pytest.mark.parametrize(
+    "values",
+    [b"[]," * 5_000_000 + b"[]", b"1," * 8_000_000 + b"1", b'"",' * 5_000_000 + b'""', b'{"a":1},' * 2_000_000 + b"1"],
+    ids=["lists", "numbers", "texts", "objects"],
+)
+def test_millions_of_values_are_not_even_made(values: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="values"):
+            parse(b'{"jobs":[' + values + b"]}")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * len(values)
+
+
+@pytest.mark.parametrize("text", [",{[" * 1_000_000, '\\",[' * 500_000, "\\\\" * 1_000_000 + '\\"' + "," * 600_000])
+def test_what_looks_like_values_in_a_text_is_none(text: str) -> None:
+    assert parse(json.dumps({"a": text}).encode()) == {"a": text}
 
 
 def test_json_keeps_what_it_says() -> None:

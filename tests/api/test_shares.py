@@ -1,13 +1,14 @@
 """A tenant's share of what everybody needs: the reserved connections, long polls, and memory for bodies."""
 
 import asyncio
-from collections.abc import Sequence
+import io
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from rota.api import polls
+from rota.api import body, polls
 from rota.domain.attempt import Report
 from rota.domain.run import RunState
 from rota.services.completion import Completion
@@ -139,3 +140,34 @@ async def test_many_polls_of_a_tenant_look_less_often(server: Served, monkeypatc
 def made_up(run: dict[str, Any]) -> dict[str, Any]:
     """A report with a token of nobody's."""
     return {**run, "lease_token": str(uuid4()), "status": "failed"}
+
+
+async def test_bodies_of_a_tenant_have_so_many_bytes_at_once(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "OWNER_BYTES", 300_000)
+    many, other = await server.tenant("many"), await server.tenant("other")
+    long = {"handler": "h", "description": "x" * 200_000}
+    path, headers = "/v1/jobs/tick", {**many.headers, "Content-Type": "application/json"}
+    comes, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b'{"handler": "h", "description": "' + b"x" * 200_000
+        comes.set()
+        await may_end.wait()
+        yield b'"}'
+
+    first = asyncio.ensure_future(many.session.put(many.url + path, data=slowly(), headers=headers))
+    await comes.wait()
+    await soon(lambda: server.app.state.api.bodies.held("many") > 150_000, many.health)
+    refused = await many.put(path, long)
+    assert (refused.status, refused.code) == (429, "too-many-calls")
+    assert (await other.put(path, long)).code == "invalid-input", "the description alone is too long"
+    may_end.set()
+    (await first).release()
+    assert (await many.put(path, long)).code == "invalid-input"
+
+
+async def test_a_batch_of_numbers_is_refused_before_they_are_made(me: Caller) -> None:
+    numbers = b'{"jobs": [{"job_id": "a", "handler": "h", "payload": {"a": [' + b"1," * 5_000_000 + b"1]}}]}"
+    refused = await me.ask("POST", "/v1/jobs:batch", body=io.BytesIO(numbers))
+    assert (refused.status, refused.code) == (413, "too-large")
+    assert "values" in refused.json["detail"]

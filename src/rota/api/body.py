@@ -3,27 +3,82 @@
 import asyncio
 import json
 import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Final, NoReturn
 
 from starlette.requests import Request
 
 from rota.api.problems import Malformed, UnsupportedMedia
-from rota.errors import InvalidInput, TooLarge
+from rota.errors import InvalidInput, TooLarge, TooManyCalls
+from rota.services.turns import Turns
 
 BODY_LIMIT: Final = 1 << 20
 """The most bytes of a body."""
 BATCH_BODY_LIMIT: Final = 16 << 20
 """The most bytes of a body that carries a batch."""
-CONTAINERS_LIMIT: Final = 500_000
-"""The most lists and objects of a body, counted by their brackets: millions of them take seconds to be made."""
+VALUES_LIMIT: Final = 500_000
+"""The most values of a body, counted by brackets and commas: making millions of them holds up everybody for seconds."""
 DEPTH_LIMIT: Final = 100
 """The deepest nesting of a body; what is kept has narrower limits of its own."""
 
 QUICK: Final = 64 * 1024
 """Bytes of a body that are parsed on the spot; a longer one takes up to seconds, in which other calls go on."""
 
+OWNER_BYTES: Final = 40 << 20
+"""The most bytes of one tenant's bodies that are in memory at the same time: two batches and something beside them."""
+TOTAL_BYTES: Final = 4 * OWNER_BYTES
+"""The most bytes of all bodies."""
+PARSED_AT_ONCE: Final = 2
+"""The most long bodies that are parsed at the same time, each of another tenant."""
+
 CLEANED: Final = frozenset({"error"})
 """Members whose text is made storable by the domain: a report is not refused for the bytes in its traceback."""
+
+
+_TEXT_OR_MARK: Final = re.compile(rb'"[^"]*"|[\[{,]')
+
+
+class Bodies:
+    """The bodies that this process has in memory, by the tenants that sent them."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()
+        self._turns = Turns(at_once=1)
+        self._parsing = asyncio.Semaphore(PARSED_AT_ONCE)
+
+    @contextmanager
+    def held_for(self, owner: str) -> Iterator[Callable[[int], None]]:
+        """Yield what takes note of bytes that come for an owner, until the block ends. It raises TooManyCalls."""
+        held = 0
+
+        def hold(count: int) -> None:
+            nonlocal held
+            if self._held[owner] + count > OWNER_BYTES or self._held.total() + count > TOTAL_BYTES:
+                raise TooManyCalls("too many long bodies come at once", retry_after=1.0, hint="send them one by one")
+            self._held[owner] += count
+            held += count
+
+        try:
+            yield hold
+        finally:
+            self._held[owner] -= held
+            if not self._held[owner]:
+                del self._held[owner]
+
+    def held(self, owner: str) -> int:
+        """Return how many bytes an owner has here."""
+        return self._held[owner]
+
+    async def parsed(self, content: bytes, *, owner: str) -> Any:
+        """Return the value of a JSON text, as `parse` does; a long one in a thread, after others of the same owner."""
+        if len(content) <= QUICK:
+            return parse(content)
+        async with self._turns.of(owner), self._parsing:
+            return await asyncio.to_thread(parse, content)
 
 
 class ReadRequest(Request):
@@ -41,22 +96,21 @@ class ReadRequest(Request):
         return self._value
 
 
-async def read(request: Request, *, limit: int) -> ReadRequest:
-    """Read a request's body. Raises TooLarge, Malformed, InvalidInput, UnsupportedMedia."""
-    content = await _content(request, limit=limit)
+async def read(request: Request, bodies: Bodies, *, owner: str, limit: int, hold: Callable[[int], None]) -> ReadRequest:
+    """Read a request's body. Raises TooLarge, TooManyCalls, Malformed, InvalidInput, UnsupportedMedia."""
+    content = await _content(request, limit=limit, hold=hold)
     if not content:
         return ReadRequest(request, b"", None)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise UnsupportedMedia("the body must be application/json", hint="send a Content-Type header that says so")
-    value = parse(content) if len(content) <= QUICK else await asyncio.to_thread(parse, content)
-    return ReadRequest(request, content, value)
+    return ReadRequest(request, content, await bodies.parsed(content, owner=owner))
 
 
 def parse(content: bytes) -> Any:
     """Return the value of a JSON text. Raises Malformed, and InvalidInput for what JSON knows and no store can hold."""
-    if content.count(b"[") + content.count(b"{") > CONTAINERS_LIMIT:
-        raise TooLarge("body", f"has more than {CONTAINERS_LIMIT:,} lists and objects", hint="send it in parts")
+    if _has_too_many_values(content):
+        raise TooLarge("body", f"has more than {VALUES_LIMIT:,} values", hint="send it in parts")
     try:
         value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError:
@@ -67,13 +121,23 @@ def parse(content: bytes) -> Any:
     return value
 
 
-async def _content(request: Request, *, limit: int) -> bytes:
+def _has_too_many_values(content: bytes) -> bool:
+    """Tell it without making any of them. What stands in texts is looked at only where it might matter."""
+    if sum(map(content.count, (b"[", b"{", b","))) <= VALUES_LIMIT:
+        return False
+    plain = content.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = (match for match in _TEXT_OR_MARK.finditer(plain) if match[0] in b"[{,")
+    return next(islice(marks, VALUES_LIMIT, None), None) is not None
+
+
+async def _content(request: Request, *, limit: int, hold: Callable[[int], None]) -> bytes:
     refusal = TooLarge("body", f"has more than {limit} bytes", hint="send it in parts")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limit:
         raise refusal
     content = bytearray()
     async for chunk in request.stream():
+        hold(len(chunk))
         content += chunk
         if len(content) > limit:
             raise refusal

@@ -142,18 +142,20 @@ class Route(APIRoute):
         respond = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            api = _api(request)
+            api, owner = _api(request), ""
             if self.needs != "nothing":
                 principal = await api.gate.admit(request.headers, in_hand=self.in_hand)
                 if self.needs != "token":
                     principal.require(self.needs)
+                owner = principal.tenant_id
                 names_tenant = "rota-tenant" in request.headers
                 request.state.call = Call(api=api, principal=principal, names_tenant=names_tenant)
                 api.note_uses()
             self._refuse_unknown(request)
-            if self.body_field is not None:
-                request = await read(request, limit=self.body_limit)
-            return await respond(request)
+            if self.body_field is None:
+                return await respond(request)
+            with api.bodies.held_for(owner) as hold:
+                return await respond(await read(request, api.bodies, owner=owner, limit=self.body_limit, hold=hold))
 
         return handle
 

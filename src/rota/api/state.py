@@ -8,6 +8,7 @@ import structlog
 
 from rota.api.announcements import Announcements
 from rota.api.auth import Gate, OpenTo
+from rota.api.body import Bodies
 from rota.api.cluster import Cluster
 from rota.api.desk import ServerDesk
 from rota.api.limits import CallLimits
@@ -31,6 +32,7 @@ class Api:
             CallLimits(cluster.access, cluster.clock, calls_per_second=calls_per_second),
             open_to=open_to,
         )
+        self.bodies = Bodies()
         self.announcements = Announcements(cluster.fleet, cluster.clock)
         self.desk = ServerDesk(cluster, stopwatch)
         self.polls = LongPolls(cluster.hints, cluster.clock)
