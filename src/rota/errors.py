@@ -4,7 +4,9 @@
 Rota: a handler raises them to say what should become of its run.
 """
 
+from collections.abc import Collection
 from datetime import timedelta
+from uuid import UUID
 
 
 class RotaError(Exception):
@@ -178,6 +180,20 @@ class TooSlow(DatabaseUnavailable):
     """The database took too long and ended the statement. Nothing was changed; a narrower question is answered."""
 
     code = "too-slow"
+
+
+class LeaseLocked(Locked):
+    """Another transaction holds these leases, perhaps one that completes their runs: report again when it has ended.
+
+    `locked` and `accepted` are lease tokens: these, and those that were recorded beside them.
+    """
+
+    code = "lease-locked"
+
+    def __init__(self, locked: Collection[UUID], *, accepted: Collection[UUID] = ()) -> None:
+        super().__init__(f"{len(locked)} leases are locked by other transactions", hint="report again a little later")
+        self.locked = frozenset(locked)
+        self.accepted = frozenset(accepted)
 
 
 class SetupFailed(RotaError):

@@ -242,13 +242,13 @@ async def test_completions_at_once_become_few_statements(
         await me.trigger()
     runs = await me.claim(limit=20)
     calls: list[int] = []
-    report = server.kit.rota.completion.report
+    report = server.kit.rota.completion.settle
 
     async def counted(reports: Any) -> Any:
         calls.append(len(reports))
         return await report(reports)
 
-    monkeypatch.setattr(type(server.kit.rota.completion), "report", lambda self, reports: counted(reports))
+    monkeypatch.setattr(type(server.kit.rota.completion), "settle", lambda self, reports: counted(reports))
     answers = await asyncio.gather(*(complete(me, run) for run in runs))
     assert [answer.status for answer in answers] == [200] * 20
     assert sum(calls) == 20

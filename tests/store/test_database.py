@@ -21,7 +21,7 @@ from rota.store.statements import claims as sql
 from rota.testing import RotaKit
 from tests.store.stage import Impatient, leased, outsider, uncommitted, until, until_gone, until_waiting_for
 
-HOLD = "SELECT FROM rota.lease FOR UPDATE"
+HOLD = "LOCK TABLE rota.lease IN EXCLUSIVE MODE"
 PID = Statement(name="pid", doc="", text="SELECT pg_backend_pid() AS pid", parameters=())
 
 

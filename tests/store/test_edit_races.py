@@ -9,7 +9,7 @@ import pytest
 from rota.domain.attempt import Outcome, Report, after_attempt
 from rota.domain.job import Job
 from rota.domain.run import RunState
-from rota.errors import VersionConflict
+from rota.errors import LeaseLocked, VersionConflict
 from rota.store import claims
 from rota.store.database import Database
 from rota.store.statements import jobs as sql
@@ -132,11 +132,10 @@ async def test_an_edit_reroutes_a_run_that_is_on_its_way_back_to_the_queue(rota_
     async with rota_kit.database.transaction() as tx:
         edited = Job(job_id="tick", handler="h2")
         await rota_kit.definitions._put_batch(tx, [edited], if_version=None, pause_new={})
-        failing = asyncio.ensure_future(
-            rota_kit.rota.completion.report([Report(key=work.claim.key, outcome=Outcome.RELEASED)])
-        )
-        await waits_for_a_lock(rota_kit)
-    assert await failing == {work.claim.key.token: RunState.PENDING}
+        report = [Report(key=work.claim.key, outcome=Outcome.RELEASED)]
+        with pytest.raises(LeaseLocked):
+            await rota_kit.rota.completion.report(report)
+    assert await rota_kit.rota.completion.report(report) == {work.claim.key.token: RunState.PENDING}
     again = await rota_kit.worker("w-2", handlers=["h2"]).claim_one()
     assert again.claim.run_id == work.claim.run_id
 

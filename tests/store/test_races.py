@@ -18,22 +18,21 @@ from rota.services.hints import Hints
 from rota.store import claims
 from rota.store.database import Database
 from rota.testing import RotaKit
-from tests.store.stage import Impatient, Watched, Within, leased, rows_of, uncommitted, until, until_waiting_for
+from tests.store.stage import Impatient, Watched, Within, leased, rows_of, uncommitted
 
 RENEWAL = "UPDATE rota.lease SET expires_at = expires_at + interval '1 minute'"
 
 # leases -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_lease_renewed_just_as_it_completes_is_completed(rota_kit: RotaKit) -> None:
+async def test_a_lease_that_is_being_renewed_as_it_completes_is_to_be_completed_again(rota_kit: RotaKit) -> None:
     claim, now = await leased(rota_kit), rota_kit.clock.now()
-    async with await Watched.connect(rota_kit.dsn) as watched:
-        async with uncommitted(rota_kit.dsn, RENEWAL) as other:
-            settling = asyncio.create_task(claims.settle(watched, [success(claim.key, now=now)], now=now))
-            await until_waiting_for(other)
-            await other.execute("COMMIT")
-            assert (await settling).states == {claim.key.token: RunState.SUCCEEDED}
-        assert watched.rows == [0, 1], "the first snapshot was too old"
+    verdicts = [success(claim.key, now=now)]
+    async with uncommitted(rota_kit.dsn, RENEWAL) as other:
+        done = await claims.settle(rota_kit.database, verdicts, now=now)
+        assert (done.states, done.locked) == ({}, {claim.key.token}), "nobody waits, and the lease is not lost"
+        await other.execute("COMMIT")
+    assert (await claims.settle(rota_kit.database, verdicts, now=now)).states == {claim.key.token: RunState.SUCCEEDED}
     [run] = await rota_kit.runs("job")
     assert run.state == "succeeded"
 
@@ -54,17 +53,15 @@ async def test_a_lease_that_a_long_transaction_has_locked_is_held_and_costs_no_o
     assert (await claims.renew(rota_kit.database, [locked.key], now=now))[locked.key.token].expires_at > now
 
 
-async def test_only_the_lease_that_moved_is_asked_for_again(rota_kit: RotaKit) -> None:
+async def test_only_the_lease_that_is_locked_is_asked_for_again(rota_kit: RotaKit) -> None:
     held, now = [await leased(rota_kit, f"job-{n}") for n in range(5)], rota_kit.clock.now()
+    verdicts = [success(claim.key, now=now) for claim in held]
     async with await Watched.connect(rota_kit.dsn) as watched:
-        async with uncommitted(rota_kit.dsn, f"{RENEWAL} WHERE job_uid = {held[2].key.job_uid}") as other:
-            settling = asyncio.create_task(
-                claims.settle(watched, [success(claim.key, now=now) for claim in held], now=now)
-            )
-            await until_waiting_for(other)
-            await other.execute("COMMIT")
-            assert (await settling).states.keys() == {claim.key.token for claim in held}
-        assert watched.rows == [4, 1]
+        async with uncommitted(rota_kit.dsn, f"{RENEWAL} WHERE job_uid = {held[2].key.job_uid}"):
+            done = await claims.settle(watched, verdicts, now=now)
+        assert done.states.keys() == {claim.key.token for claim in held} - done.locked
+        assert done.locked == {held[2].key.token}
+        assert watched.rows == [4, *[0] * (claims.ASKS - 1), 1], "and once whether it is there"
 
 
 async def test_a_renewal_that_commits_first_wins_over_the_reaper(rota_kit: RotaKit) -> None:
@@ -112,10 +109,10 @@ async def test_batches_that_overlap_crosswise_end_without_a_deadlock_and_lose_no
     held, now = [await leased(rota_kit, f"job-{n}") for n in range(20)], rota_kit.clock.now()
     forth = [success(claim.key, now=now) for claim in held]
     async with uncommitted(rota_kit.dsn, f"{RENEWAL} WHERE job_uid = {held[10].key.job_uid}") as other:
-        both = [asyncio.create_task(claims.settle(rota_kit.database, batch, now=now)) for batch in (forth, forth[::-1])]
-        await until_two_wait(other)
-        await other.execute("COMMIT")
+        both = (claims.settle(rota_kit.database, batch, now=now) for batch in (forth, forth[::-1]))
         settled = [token for each in await asyncio.gather(*both) for token in each.states]
+        await other.execute("COMMIT")
+    settled += (await claims.settle(rota_kit.database, forth, now=now)).states
     assert sorted(settled) == sorted(claim.key.token for claim in held)
 
 
@@ -217,13 +214,6 @@ async def test_a_job_deleted_while_it_runs_leaves_the_run_to_its_worker_and_trie
 
 
 # helpers ----------------------------------------------------------------------------------------------------------
-
-
-async def until_two_wait(other: Any) -> None:
-    async def look() -> bool:
-        return int(await other.fetchval("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")) == 2
-
-    await until(look)
 
 
 class AnswerLost(Database):

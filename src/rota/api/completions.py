@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from rota.api.body import BATCH_BODY_LIMIT
 from rota.api.calls import Caller, Routes, TheApi, answer, while_there
-from rota.api.desk import report_of
+from rota.api.desk import LOCKED, report_of
 from rota.wire.work import CompleteAnswer, CompleteAnswers, CompleteQuestion, CompleteQuestions
 
 
@@ -24,22 +24,28 @@ def register(routes: Routes) -> None:
 
 
 async def complete(call: Caller, run_id: UUID, question: CompleteQuestion) -> Response:
-    """End an attempt. The same completion again is answered alike; a lease that was lost gives 409."""
+    """End an attempt. The same completion again is answered alike; a lease that was lost gives 409.
+
+    While another transaction holds the lease, perhaps one that completes the run, the answer waits, and is 503 then.
+    """
     state = await call.api.desk.complete(report_of(run_id, question), tenant_id=call.works_for)
     return answer(CompleteAnswer(run_id=run_id, state=state))
 
 
 async def complete_many(call: Caller, question: CompleteQuestions, request: Request) -> Response:
-    """End attempts, each by itself: a lost one does not keep the others."""
+    """End attempts, each by itself: a lost one does not keep the others, and one that is locked is to be sent again."""
     reports = [report_of(said.run_id, said) for said in question.reports]
     states = await while_there(request, call.api.desk.complete_many(reports, tenant_id=call.works_for))
     ended = list(zip(reports, states, strict=True))
     return answer(
         CompleteAnswers(
             accepted=tuple(
-                CompleteAnswer(run_id=report.key.run_id, state=state) for report, state in ended if state is not None
+                CompleteAnswer(run_id=report.key.run_id, state=state)
+                for report, state in ended
+                if state is not None and state != LOCKED
             ),
             lost=tuple(report.key.token for report, state in ended if state is None),
+            locked=tuple(report.key.token for report, state in ended if state == LOCKED),
         )
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
 from rota.api.cluster import Cluster
@@ -14,7 +14,7 @@ from rota.domain.ids import shard_of, slot_of
 from rota.domain.progress import Progress
 from rota.domain.retry import DELAY_LIMIT
 from rota.domain.run import RunState
-from rota.errors import LeaseLost
+from rota.errors import LeaseLocked, LeaseLost
 from rota.services.turns import Turns
 from rota.wire.access import OPERATOR
 from rota.wire.work import CompleteQuestion, Status
@@ -27,6 +27,14 @@ ROUNDS_LIMIT: Final = 4
 STRANGERS: Final = ""
 """Whose turn it is at callbacks, which prove a lease and no tenant."""
 NO_NEWS: Final[Mapping[UUID, Progress | None]] = {}
+
+LOCKED: Final = "locked"
+"""In place of a run's state: another transaction holds the lease, perhaps one that completes the run."""
+
+LOCKED_WAITS: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds after which a report on a locked lease is made again, while its caller waits for the answer."""
+
+Answer = RunState | Literal["locked"] | None
 
 OUTCOMES: Final[dict[Status, Outcome]] = {
     "succeeded": Outcome.SUCCEEDED,
@@ -58,10 +66,11 @@ class ServerDesk:
 
     def __init__(self, cluster: Cluster, stopwatch: Clock) -> None:
         self._cluster = cluster
+        self._stopwatch = stopwatch
         self._tenants: Recent[int, str] = Recent(JOBS_KEPT)
         self._turns = Turns(at_once=1)
         self._renewals: Coalescer[Renewal, Lease | None] = Coalescer(self._renew_batch, stopwatch)
-        self._reports: Coalescer[Report, RunState | None] = Coalescer(self._report_batch, stopwatch)
+        self._reports: Coalescer[Report, Answer] = Coalescer(self._report_batch, stopwatch)
 
     @property
     def waiting(self) -> int:
@@ -90,21 +99,20 @@ class ServerDesk:
         return {key.token: lease for key, lease in zip(own, leases, strict=True) if lease is not None}
 
     async def complete(self, report: Report, *, tenant_id: str | None) -> RunState:
-        """End one attempt, together with others' reports; returns the run's state. Raises LeaseLost."""
-        [state] = await self.complete_many([report], tenant_id=tenant_id)
-        if state is None:
+        """End one attempt, together with others' reports; returns the run's state.
+
+        While another transaction holds its lease it is asked for again, by itself. Raises LeaseLost, LeaseLocked.
+        """
+        if not await self._own([report.key], tenant_id):
             raise LeaseLost(report.key.run_id)
-        return state
+        return await self._complete(report, owner=_owner(tenant_id))
 
     async def call_back(self, report: Report) -> RunState:
-        """End an attempt for whoever has its token and no other proof. Raises LeaseLost."""
-        state = await self._reports.call(report, owner=STRANGERS)
-        if state is None:
-            raise LeaseLost(report.key.run_id)
-        return state
+        """End an attempt for whoever has its token and no other proof. Raises LeaseLost, LeaseLocked."""
+        return await self._complete(report, owner=STRANGERS)
 
-    async def complete_many(self, reports: Sequence[Report], *, tenant_id: str | None) -> list[RunState | None]:
-        """End attempts; returns each one's run's state, None where the lease was lost."""
+    async def complete_many(self, reports: Sequence[Report], *, tenant_id: str | None) -> list[Answer]:
+        """End attempts; returns each one's run's state, None where the lease was lost, LOCKED where it is locked."""
         # Whole keys: a token beside a run of one's own proves nothing for another's.
         own = set(await self._own([report.key for report in reports], tenant_id))
         first = _each_once(report for report in reports if report.key in own)
@@ -116,20 +124,32 @@ class ServerDesk:
         """Give back what was claimed for somebody who has gone meanwhile."""
         await self._cluster.completion.report([Report(key=claim.key, outcome=Outcome.RELEASED) for claim in claims])
 
+    async def _complete(self, report: Report, *, owner: str) -> RunState:
+        for wait in (*LOCKED_WAITS, None):
+            state = await self._reports.call(report, owner=owner)
+            if state is None:
+                raise LeaseLost(report.key.run_id)
+            if state != LOCKED:
+                return RunState(state)
+            if wait is not None:
+                await self._stopwatch.sleep(wait)
+        raise LeaseLocked([report.key.token])
+
     async def _renew_batch(self, asked: Sequence[Renewal]) -> list[Lease | None]:
         news = {renewal.key.token: renewal.progress for renewal in asked if renewal.progress is not None}
         keys = list(dict.fromkeys(renewal.key for renewal in asked))
         renewed = await self._cluster.completion.renew(keys, progress=news)
         return [renewed.get(key.token) for key, _ in asked]
 
-    async def _report_batch(self, reports: Sequence[Report]) -> list[RunState | None]:
+    async def _report_batch(self, reports: Sequence[Report]) -> list[Answer]:
         """Report each outcome of each token once: the second outcome of a token is refused or a repetition."""
         first = _each_once(reports)
-        state_of: dict[tuple[LeaseKey, Outcome], RunState | None] = {}
+        state_of: dict[tuple[LeaseKey, Outcome], Answer] = {}
         for places in _rounds([report.key.token for report in first.values()])[:ROUNDS_LIMIT]:
             said = [list(first)[place] for place in places]
-            ended = await self._cluster.completion.report([first[each] for each in said])
-            state_of |= {each: ended.get(each[0].token) for each in said}
+            reported = await self._cluster.completion.settle([first[each] for each in said])
+            state_of |= {each: reported.states.get(each[0].token) for each in said}
+            state_of |= {each: LOCKED for each in said if each[0].token in reported.locked}
         return [state_of.get(_said(report)) for report in reports]
 
     async def _own(self, keys: Sequence[LeaseKey], tenant_id: str | None) -> list[LeaseKey]:

@@ -26,6 +26,12 @@ CLAIM_LIMIT: Final = 500
 SHORTEST_SNOOZE: Final = timedelta(seconds=1)
 """The soonest that a snoozed run comes back: one that asks for less would be claimed and postponed without a pause."""
 
+SET_APART: Final = "set apart: "
+"""How the reason begins of a run whose end could not be decided or written, so that it would have stopped others."""
+
+REASON_LIMIT: Final = 500
+"""The most characters of such a reason."""
+
 _CUT: Final = "\n… cut by Rota from {length} characters …\n"
 
 
@@ -195,6 +201,14 @@ def after_attempt(ended: Ended, *, now: datetime) -> Verdict:
         gate=Gate.TIME if available_at > now else Gate.OPEN,
         reason=f"worker lost {losses} times" if is_lost and state is RunState.DEAD else None,
     )
+
+
+def set_apart(key: LeaseKey, outcome: Outcome, error: str | None, why: str, *, now: datetime) -> Verdict:
+    """Return the verdict on an attempt whose own cannot be found or written: buried, for a person to look at."""
+    return Verdict(
+        key=key, outcome=outcome, error=None if error is None else clean_error(error), state=RunState.DEAD, charged=0,
+        losses=0, available_at=now, gate=Gate.OPEN, reason=clean_error(SET_APART + why)[:REASON_LIMIT],
+    )  # fmt: skip
 
 
 def _judge(ended: Ended, *, losses: int) -> tuple[RunState, int, timedelta]:

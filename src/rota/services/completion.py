@@ -1,15 +1,18 @@
 """The worker's side of a lease: renewals, and reports that end an attempt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 import structlog
 
 from rota.clock import Clock
-from rota.domain.attempt import Ended, Lease, LeaseKey, Outcome, Report, Verdict, after_attempt, success
+from rota.domain.attempt import Ended, Lease, LeaseKey, Outcome, Report, Verdict, success
 from rota.domain.progress import Progress, check_progress
 from rota.domain.run import RunState
-from rota.errors import LeaseLost
+from rota.errors import DatabaseUnavailable, InvalidInput, LeaseLocked, LeaseLost
+from rota.services import settling
 from rota.services.failing import pause_failing
 from rota.services.hints import Hints, pool_topic
 from rota.services.returning import let_in
@@ -50,30 +53,44 @@ class Completion:
         """End attempts; returns token -> state of the runs of those that were accepted.
 
         A token left out had lost its lease: nothing of it is kept. A report that was recorded before is accepted again,
-        with the run's state of now. Raises InvalidInput for a result that cannot be kept: then none is recorded.
+        with the run's state of now. Raises LeaseLocked for those whose lease another transaction holds, and
+        InvalidInput for a result that cannot be kept; all others are recorded then.
         """
-        return await repeat(lambda: self._report(reports), clock=self._clock)
+        reported = await self.settle(reports)
+        if reported.locked:
+            raise LeaseLocked(reported.locked, accepted=reported.states.keys())
+        return reported.states
 
-    async def _report(self, reports: Sequence[Report]) -> dict[UUID, RunState]:
+    async def settle(self, reports: Sequence[Report]) -> "Reported":
+        """End attempts as `report` does; tells of locked leases by a value."""
+        return await repeat(lambda: self._settle(reports), clock=self._clock)
+
+    async def _settle(self, reports: Sequence[Report]) -> "Reported":
         now = self._clock.now()
         told = {report.key.token: report for report in reports}
-        verdicts = [
-            success(report.key, now=now, result=report.result)
-            for report in told.values()
-            if report.outcome is Outcome.SUCCEEDED
-        ]
-        troubled = [report for report in told.values() if report.outcome is not Outcome.SUCCEEDED]
-        ended = await self._ended(troubled)
-        verdicts += [after_attempt(attempt, now=now) for attempt in ended]
-        done = await claims.settle(self._database, verdicts, now=now)
-        settled = done.states
+        verdicts, refused = _successes(told.values(), now=now)
+        ended = await self._ended([report for report in told.values() if report.outcome is not Outcome.SUCCEEDED])
+        verdicts += settling.decided(ended, now=now)
+        written = await settling.write(self._database, verdicts, now=now)
+        refused |= {verdict.key.token: error for verdict, error in written.refused}
+        settled = written.settled.states
         self._tell(ended, verdicts, settled)
-        await let_in(self._database, self._clock, self._hints, done.awaited)
-        missing = [report for token, report in told.items() if token not in settled]
+        await self._let_in(written.settled.awaited)
+        known = settled.keys() | written.settled.locked | refused.keys()
+        missing = [report for token, report in told.items() if token not in known]
         states = settled | await self._recorded_before(missing)
         buried = [report.key for token, report in told.items() if states.get(token) is RunState.DEAD]
         await pause_failing(self._database, buried, now=now)
-        return states
+        if refused:
+            raise next(iter(refused.values()))
+        return Reported(states=states, locked=written.settled.locked)
+
+    async def _let_in(self, awaited: Mapping[str, str]) -> None:
+        """Let runs in that waited for what is free now. The answer does not depend on it: schedulers look as well."""
+        try:
+            await let_in(self._database, self._clock, self._hints, awaited)
+        except DatabaseUnavailable as error:
+            log.info("limits.left_to_schedulers", limits=len(awaited), error=str(error))
 
     async def _ended(self, reports: Sequence[Report]) -> list[Ended]:
         """Return what is to be decided about attempts that did not succeed, those of them that are still leased."""
@@ -101,3 +118,28 @@ class Completion:
                 log.info("attempt.ended", run_id=str(verdict.key.run_id), outcome=verdict.outcome, state=state)
         for pool in {attempt.pool for attempt in ended if attempt.key.token in settled}:
             self._hints.publish(pool_topic(pool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What became of reports: token -> state of the run, of those that were accepted.
+
+    `locked` are those whose lease another transaction holds: they are to be reported again. All others had lost their
+    lease.
+    """
+
+    states: dict[UUID, RunState]
+    locked: frozenset[UUID]
+
+
+def _successes(reports: Iterable[Report], *, now: datetime) -> tuple[list[Verdict], dict[UUID, Exception]]:
+    """Return the verdicts on those that succeeded, and by token what is wrong with a result that cannot be kept."""
+    verdicts: list[Verdict] = []
+    refused: dict[UUID, Exception] = {}
+    for report in reports:
+        if report.outcome is Outcome.SUCCEEDED:
+            try:
+                verdicts.append(success(report.key, now=now, result=report.result))
+            except InvalidInput as error:
+                refused[report.key.token] = error
+    return verdicts, refused

@@ -18,8 +18,8 @@ from rota.errors import InvalidInput
 from rota.store.database import Database, Lane
 from rota.store.statements import claims as sql
 
-ASKS: Final = 4
-"""How often a token is asked for before it counts as lost; each miss of a good one takes another's write just then."""
+ASKS: Final = 2
+"""How often a token is asked for before it is only looked whether its lease is there as yet."""
 
 BOTTOM: Final = -(2**63)
 """The rank from which a look sees everything."""
@@ -169,9 +169,7 @@ async def renew(
         renewed |= _leases(
             await database.fetch(sql.renew_with_progress, lane=Lane.URGENT, now=now, **news, **_columns(asked))
         )
-    if missing := [key for key in keys if key.token not in renewed]:
-        renewed |= _leases(await database.fetch(sql.held_leases, lane=Lane.URGENT, **_columns(missing)))
-    return renewed
+    return renewed | await held(database, [key for key in keys if key.token not in renewed])
 
 
 def _leases(rows: Sequence[Any]) -> dict[UUID, Lease]:
@@ -179,12 +177,17 @@ def _leases(rows: Sequence[Any]) -> dict[UUID, Lease]:
 
 
 async def note_progress(database: Database, key: LeaseKey, said: Progress) -> bool:
-    """Note how far a run is; False when its lease is gone."""
+    """Note how far a run is; False when its lease is gone. Of one that is locked nothing is noted, until later."""
     rows = await database.fetch(
         sql.note_progress, lane=Lane.URGENT, shard=key.shard, job_uid=key.job_uid, scheduled_for=key.scheduled_for,
         token=key.token, progress=said.value, note=said.note,
     )  # fmt: skip
-    return bool(rows)
+    return bool(rows) or bool(await held(database, [key]))
+
+
+async def held(database: Database, keys: Sequence[LeaseKey]) -> dict[UUID, Lease]:
+    """Return token -> lease of those of these that are there, whoever has them locked."""
+    return _leases(await database.fetch(sql.held_leases, lane=Lane.URGENT, **_columns(keys))) if keys else {}
 
 
 async def facts(
@@ -213,11 +216,13 @@ async def expired(
 class Settled:
     """How attempts were ended: token -> state of the run, and which limits that others wait for are freer now.
 
-    `awaited` tells with each limit whose run let it go.
+    `awaited` tells with each limit whose run let it go. `locked` are leases that are there, and that another
+    transaction holds, or their job: to be asked for again.
     """
 
     states: dict[UUID, RunState]
     awaited: dict[str, str]
+    locked: frozenset[UUID] = frozenset()
 
 
 async def settle(
@@ -225,8 +230,8 @@ async def settle(
 ) -> Settled:
     """Write the verdicts down; the answer has the state, as written, of those that were still ours.
 
-    The others have lost their lease. With `expired_by` only leases that lapsed by then are ended, and none that
-    somebody has locked. A run that somebody wants cancelled is cancelled in place of waiting again or being buried.
+    The others have lost their lease, or are `locked`. With `expired_by` only leases that lapsed by then are ended. A
+    run that somebody wants cancelled is cancelled in place of waiting again or being buried.
     """
     settled: dict[UUID, RunState] = {}
     awaited: dict[str, str] = {}
@@ -257,7 +262,9 @@ async def settle(
         settled |= {
             key.token: RunState.CANCELLED for key in waiting if (key.shard, key.job_uid, key.scheduled_for) in orphans
         }
-    return Settled(states=settled, awaited=awaited)
+    missing = [verdict.key for verdict in verdicts if verdict.key.token not in settled]
+    locked = await held(database, missing) if expired_by is None else {}
+    return Settled(states=settled, awaited=awaited, locked=frozenset(locked))
 
 
 async def recorded(database: Database, keys: Sequence[LeaseKey]) -> dict[UUID, tuple[Outcome, RunState]]:

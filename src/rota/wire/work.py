@@ -145,10 +145,15 @@ class CompleteAnswer(Document):
 
 
 class CompleteAnswers(Document):
-    """Every report is in `accepted` or, by its token, in `lost`: nothing of what is lost is kept."""
+    """Every report is in `accepted` or, by its token, in `lost` or `locked`.
+
+    Nothing of what is lost is kept. What is locked is to be reported again a little later: another transaction holds
+    the lease, perhaps one that completes the run.
+    """
 
     accepted: tuple[CompleteAnswer, ...]
     lost: tuple[UUID, ...]
+    locked: tuple[UUID, ...] = ()
 
 
 class WorkerDocument(Document):

@@ -57,7 +57,11 @@ class Desk(Protocol):
         ...
 
     async def report(self, reports: Sequence[Report]) -> frozenset[UUID]:
-        """End attempts. Returns the tokens that were accepted; a token left out was lost, nothing of it is kept."""
+        """End attempts. Returns the tokens that were accepted; a token left out was lost, nothing of it is kept.
+
+        Raises LeaseLocked, when all others are recorded, for those whose lease another transaction holds: report them
+        again.
+        """
         ...
 
     async def retire(self, worker: WorkerInfo) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -12,7 +12,7 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain.attempt import Claim, Outcome, Report
-from rota.errors import DatabaseUnavailable
+from rota.errors import DatabaseUnavailable, LeaseLocked
 from rota.worker.backoff import Backoff
 from rota.worker.desk import Desk
 from rota.worker.ending import error_text
@@ -36,6 +36,10 @@ class Ended:
     ended_at: datetime | None = None
     is_hopeless: bool = False
     is_substitute: bool = False
+    backoff: Backoff = field(default_factory=Backoff)
+    """Of one whose lease another transaction holds."""
+    not_before: float = 0.0
+    """On the stopwatch: it is reported again from then on."""
 
 
 class Reporter:
@@ -50,6 +54,7 @@ class Reporter:
         self._answered = answered
         self._waiting: deque[Ended] = deque()
         self._under_way: Sequence[Ended] = ()
+        self._locked: list[Ended] = []
         self._batch_limit = REPORT_BATCH
         self._backoff = Backoff()
         self._some = asyncio.Event()
@@ -59,7 +64,7 @@ class Reporter:
     @property
     def unsent(self) -> int:
         """How many attempts the desk has not answered for."""
-        return len(self._waiting) + len(self._under_way)
+        return len(self._waiting) + len(self._under_way) + len(self._locked)
 
     def add(self, ended: Ended) -> None:
         """Report this attempt. What is added in one turn of the loop goes in one call."""
@@ -69,27 +74,49 @@ class Reporter:
 
     def abandon(self, tokens: Collection[UUID]) -> None:
         """Try these once more at most: their leases end, and the desk will take them for lost."""
-        for ended in (*self._waiting, *self._under_way):
+        for ended in (*self._waiting, *self._under_way, *self._locked):
             if ended.report.key.token in tokens:
                 ended.is_hopeless = True
 
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
-            await self._some.wait()
+            await self._for_some()
             self._under_way = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._batch_limit))]
             delay = await self._send(self._under_way)
             self._under_way = ()
             if not self._waiting:
                 self._some.clear()
-                self.done.set()
+                if not self._locked:
+                    self.done.set()
             if delay:
                 await self._clock.sleep(delay)
+
+    async def _for_some(self) -> None:
+        """Wait until there is something to report; what is locked is asked for again when its time has come."""
+        while not self._waiting:
+            if not self._locked:
+                await self._some.wait()
+                continue
+            next_at = min(ended.not_before for ended in self._locked)
+            await self._clock.wait(self._some, max(0.0, next_at - self._clock.monotonic()))
+            self._unlock()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        """Let those wait for the next call whose turn it is to be asked for again."""
+        now = self._clock.monotonic()
+        self._waiting.extend(ended for ended in self._locked if ended.not_before <= now)
+        self._locked = [ended for ended in self._locked if ended.not_before > now]
 
     async def _send(self, batch: Sequence[Ended]) -> float:
         """Make one call and hand out the answers. Returns the seconds to wait before the next one."""
         try:
             accepted = await self._desk.report([ended.report for ended in batch])
+        except LeaseLocked as error:
+            self._set_aside([ended for ended in batch if ended.report.key.token in error.locked])
+            batch = [ended for ended in batch if ended.report.key.token not in error.locked]
+            accepted = error.accepted
         except TRANSIENT as error:
             delay = self._backoff.next()
             _log.warning("reports.postponed", reports=len(batch), seconds=round(delay, 2), error=str(error))
@@ -108,6 +135,17 @@ class Reporter:
         for ended in batch:
             self._answered(ended, ended.report.key.token in accepted)
         return 0.0
+
+    def _set_aside(self, locked: Sequence[Ended]) -> None:
+        """Ask for these again by themselves, after a wait that grows: a transaction may stay open for long."""
+        for ended in locked:
+            if ended.is_hopeless:
+                self._answered(ended, False)
+                continue
+            if not ended.backoff.failures:
+                _log.info("report.waits_for_lock", run_id=str(ended.claim.run_id), outcome=ended.report.outcome)
+            ended.not_before = self._clock.monotonic() + ended.backoff.next()
+            self._locked.append(ended)
 
     def _put_back(self, batch: Sequence[Ended]) -> None:
         """Keep the order, and let go of what cannot succeed any more."""

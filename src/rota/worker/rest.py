@@ -9,6 +9,7 @@ from rota.client import Client
 from rota.domain.attempt import CLAIM_LIMIT, Claim, LeaseKey, Outcome, Report, check_result, clean_error
 from rota.domain.ids import shard_of, slot_of
 from rota.domain.progress import Progress
+from rota.errors import LeaseLocked
 from rota.wire.work import BATCH_LIMIT, WAIT_LIMIT, ClaimedRun, CompleteOne, Status
 from rota.worker.desk import Renewal, WorkerInfo
 
@@ -93,9 +94,15 @@ class RestDesk:
 
     async def report(self, reports: Sequence[Report]) -> frozenset[UUID]:
         lost: set[UUID] = set()
+        locked: set[UUID] = set()
         for batch in _report_batches(reports):
-            lost.update((await self._client.complete_many(list(map(_completion, batch)))).lost)
-        return frozenset(report.key.token for report in reports).difference(lost)
+            answers = await self._client.complete_many(list(map(_completion, batch)))
+            lost.update(answers.lost)
+            locked.update(answers.locked)
+        accepted = frozenset(report.key.token for report in reports) - lost - locked
+        if locked:
+            raise LeaseLocked(locked, accepted=accepted)
+        return accepted
 
     async def retire(self, worker: WorkerInfo) -> None:
         await self._client.retire(worker.instance)
