@@ -8,6 +8,7 @@ import pytest
 
 from rota.domain.attempt import Outcome
 from tests.api.conftest import Caller, Served, soon
+from tests.store.stage import uncommitted
 
 STRANGER = "00000000-0000-4000-8000-000000000000"
 
@@ -75,7 +76,44 @@ async def test_reports_go_in_batches_each_by_itself(me: Caller) -> None:
         for token in (STRANGER, run["lease_token"])
     ]
     answer = (await me.post("/v1/runs:complete", {"reports": reports})).ok()
-    assert answer == {"accepted": [{"run_id": run["run_id"], "state": "succeeded"}], "lost": [STRANGER]}
+    assert answer == {"accepted": [{"run_id": run["run_id"], "state": "succeeded"}], "lost": [STRANGER], "locked": []}
+
+
+@pytest.mark.parametrize("ends_with", ["COMMIT", "ROLLBACK"])
+async def test_a_run_that_an_open_transaction_completes_keeps_no_other_worker_waiting(
+    server: Served, me: Caller, ends_with: str
+) -> None:
+    await me.put_job()
+    for _ in range(3):
+        await me.trigger()
+    held, *others = await me.claim(limit=3)
+    completing = f"SELECT rota.complete('{held['run_id']}', '{held['lease_token']}')"
+    async with uncommitted(server.kit.dsn, completing) as other, asyncio.timeout(20):
+        waiting = asyncio.create_task(complete(me, held, "timed_out"))
+        assert (await complete(me, others[0])).status == 200
+        reports = [
+            {"run_id": run["run_id"], "lease_token": run["lease_token"], "status": "succeeded"}
+            for run in (held, others[1])
+        ]
+        answer = (await me.post("/v1/runs:complete", {"reports": reports})).ok()
+        assert answer["accepted"] == [{"run_id": others[1]["run_id"], "state": "succeeded"}]
+        assert (answer["lost"], answer["locked"]) == ([], [held["lease_token"]])
+        beat = {"lease_token": held["lease_token"], "progress": 0.5}
+        assert (await me.post(f"/v1/runs/{held['run_id']}/heartbeat", beat)).status == 200
+        await other.execute(ends_with)
+        told = await waiting
+    assert told.code == "lease-lost" if ends_with == "COMMIT" else told.ok()["state"] == "pending"
+
+
+async def test_a_completion_does_not_wait_for_ever_for_somebody_elses_transaction(
+    server: Served, me: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.api.desk.LOCKED_WAITS", (0.01,))
+    run = await claimed(me)
+    async with uncommitted(server.kit.dsn, "SELECT FROM rota.lease FOR UPDATE"):
+        told = await complete(me, run)
+    assert (told.status, told.code) == (503, "lease-locked")
+    assert (await complete(me, run)).status == 200
 
 
 async def test_a_result_that_is_too_large_is_refused_and_keeps_nobody(me: Caller) -> None:
