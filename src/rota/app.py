@@ -11,6 +11,7 @@ from rota.domain.job import (
     DEFAULT_TENANT,
     Job,
     Overlap,
+    check_name,
     costs_of_one,
     seconds,
 )
@@ -32,10 +33,16 @@ class App:
         @app.job("nightly-billing", schedule=rota.cron("0 2 * * *", tz="Europe/Berlin"))
         def bill(run: rota.Run) -> None: ...
 
-    `rota dev FILE` and `rota worker MODULE:app` find it, put its jobs into the database, and run their handlers.
+    `rota dev FILE` and `rota worker MODULE:app` find it, put its jobs into the database, and run their handlers. `name`
+    tells its jobs from those of other apps of the tenant; without one that is the name of its module.
     """
 
-    def __init__(self, *, tenant_id: str = DEFAULT_TENANT, pool: str = DEFAULT_POOL) -> None:
+    def __init__(
+        self, *, tenant_id: str = DEFAULT_TENANT, pool: str = DEFAULT_POOL, name: str | None = None
+    ) -> None:  # fmt: skip
+        if name is not None:
+            check_name("name", name)
+        self.name = name
         self.tenant_id = tenant_id
         self.pool = pool
         self.jobs: dict[str, Job] = {}

@@ -6,6 +6,7 @@ Rota: a handler raises them to say what should become of its run.
 
 from collections.abc import Collection
 from datetime import timedelta
+from typing import Self
 from uuid import UUID
 
 
@@ -28,6 +29,10 @@ class InvalidInput(RotaError):
         super().__init__(f"{field}: {reason}", hint=hint)
         self.field = field
         self.reason = reason
+
+    def at(self, place: str) -> Self:
+        """Return the same refusal of a field that is a part of something: `tz` at `schedule` is `schedule.tz`."""
+        return type(self)(f"{place}.{self.field}", self.reason, hint=self.hint)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild_invalid, (type(self), self.field, self.reason, self.hint))

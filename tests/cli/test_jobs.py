@@ -52,8 +52,14 @@ def test_one_bad_job_keeps_all_out_and_is_named_by_its_place_and_field(rota: Cli
         ({"job_id": "a"}, "handler"),
         ({"job_id": "a", "handler": "h", "colour": "red"}, "colour"),
         ({"job_id": "a", "handler": "h", "payload": {"text": "x" * 262_144}}, "payload"),
-        ({"job_id": "a", "handler": "h", "schedule": {"kind": "cron", "expression": "0 0 31 2 *"}}, "expression"),
-        ({"job_id": "a", "handler": "h", "schedule": {"kind": "cron", "expression": "@daily", "tz": "X"}}, "tz"),
+        (
+            {"job_id": "a", "handler": "h", "schedule": {"kind": "cron", "expression": "0 0 31 2 *"}},
+            "schedule.expression",
+        ),
+        (
+            {"job_id": "a", "handler": "h", "schedule": {"kind": "cron", "expression": "@daily", "tz": "X"}},
+            "schedule.tz",
+        ),
         ("text", "job"),
     ],
 )
@@ -209,3 +215,38 @@ def test_a_file_of_another_tenant_s_jobs_is_refused(rota: Cli) -> None:
     rota.json("--tenant", "acme", "job", "put", "-", typed=json.dumps({**ON_DEMAND, "tenant_id": "acme"}))
     assert ids(rota.json("job", "list")) == []
     assert ids(rota.json("job", "list", "--tenant", "acme")) == ["on-demand"]
+
+
+def test_set_changes_what_it_names_and_put_says_what_it_reset(rota: Cli) -> None:
+    words = ("--cron", "0 2 * * *", "--tz", "Europe/Berlin", "--description", "bills", "--label", "team=billing")
+    rota.json("job", "put", "bills", *words, "--payload", '{"n": 1, "to": "all"}')
+    done = rota.json("job", "set", "bills", "--cron", "0 3 * * *", "--payload", '{"n": 2}', "--misfire", "catch_up:3")
+    assert (done["fields"], done["reset"]) == (["schedule", "payload", "misfire"], [])
+    job = rota.json("job", "show", "bills")["job"]
+    assert (job["schedule"]["expression"], job["schedule"]["tz"]) == ("0 3 * * *", "Europe/Berlin")
+    assert (job["payload"], job["description"]) == ({"n": 2, "to": "all"}, "bills")
+    assert not rota.json("job", "set", "bills", "--cron", "0 3 * * *")["changed"]
+    rota.json("job", "set", "bills", "--every", "20s", "--unset", "labels.team")
+    job = rota.json("job", "show", "bills")["job"]
+    assert (job["schedule"]["kind"], job["labels"]) == ("interval", {})
+    said = rota("job", "put", "bills", "--every", "20s", "--payload", '{"n": 2, "to": "all"}')
+    assert "bills: back to the default, since not named: misfire, description (`rota job set`" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ((), 2, "changes: are missing"),
+        (("--tz", "Europe/Berlin"), 2, "schedule.tz: is unknown in a schedule of kind interval"),
+        (("--priority", "12"), 2, "priority: must be from 0 to 9"),
+        (("--unset", "colour"), 0, ""),
+        (("--unset", "pool", "--pool", "x"), 2, "unset: 'pool' is set by another option"),
+        (("--unset", "handler"), 2, "handler: is missing"),
+        (("--pool", "p", "--if-version", "7"), 4, "is at version 1, not 7"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(rota: Cli, words: tuple[str, ...], code: int, text: str) -> None:
+    rota.json("job", "put", "j", "--every", "1h")
+    said = rota("job", "set", "j", *words)
+    assert (said.code, text in said.err) == (code, True), said
+    assert rota.json("job", "show", "j")["version"] == 1

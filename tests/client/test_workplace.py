@@ -45,10 +45,27 @@ async def test_an_app_without_a_tenant_is_registered_for_the_tokens(stub: Stub) 
         "job_id": "j", "version": 1, "next_run_at": None, "next_slot": None, "changed": True, "created": True,
         "warnings": [],
     }  # fmt: skip
-    stub.say(answer(ME, Rota_Now=NOW), answer({"jobs": [put]}))
+    stub.say(answer(ME, Rota_Now=NOW), answer({"jobs": [put], "orphaned": [], "more_orphaned": False}))
     async with workplace(NO_CALL, settings(stub)) as place:
-        assert await place.register(list(app.jobs.values())) == 1
+        said = await place.register(list(app.jobs.values()), app.tenant_id, "jobs")
+    assert [job.job_id for job in said.jobs] == ["j"]
+    assert (stub.asked[1].path, stub.asked[1].document["source"]) == ("/v1/jobs:declare", "jobs")
     assert stub.asked[1].document["jobs"][0]["tenant_id"] == "acme"
+
+
+async def test_an_api_that_knows_no_declarations_is_given_puts(stub: Stub) -> None:
+    app = rota.App()
+    app.job("j")(print)
+    put = {
+        "job_id": "j", "version": 1, "next_run_at": None, "next_slot": None, "changed": True, "created": True,
+        "warnings": [],
+    }  # fmt: skip
+    unknown = problem(404, "not-found", "there is no such path")
+    stub.say(answer(ME, Rota_Now=NOW), unknown, answer({"jobs": [put]}))
+    async with workplace(NO_CALL, settings(stub)) as place:
+        said = await place.register(list(app.jobs.values()), app.tenant_id, "jobs")
+    assert ([job.changed for job in said.jobs], said.orphaned) == ([True], ())
+    assert [asked.path for asked in stub.asked[1:]] == ["/v1/jobs:declare", "/v1/jobs:batch"]
 
 
 async def test_a_token_that_cannot_register_says_what_to_do(stub: Stub) -> None:
@@ -57,4 +74,4 @@ async def test_a_token_that_cannot_register_says_what_to_do(stub: Stub) -> None:
     app.job("j")(print)
     async with workplace(NO_CALL, settings(stub)) as place:
         with pytest.raises(Forbidden, match="--no-register"):
-            await place.register(list(app.jobs.values()))
+            await place.register(list(app.jobs.values()), app.tenant_id, "jobs")

@@ -123,6 +123,57 @@ async def test_a_job_is_put_read_replaced_under_its_version_and_deleted(control:
         await refused(NotFound, call)
 
 
+async def test_a_patch_changes_what_it_names_and_the_log_shows_both(control: Control) -> None:
+    schedule = rota.cron("0 2 * * *", tz="Europe/Berlin")
+    job = Job(job_id="j", handler="h", schedule=schedule, payload={"n": 1, "to": "a"}, description="d", max_attempts=9)
+    await control.put_job(job)
+    changes = {"schedule": {"expression": "0 3 * * *"}, "payload": {"n": None}, "max_attempts": None}
+    done = await control.patch_job("j", changes)
+    assert (done.version, done.changed, done.fields) == (2, True, ("schedule", "payload", "max_attempts"))
+    later = rota.cron("0 3 * * *", tz="Europe/Berlin")
+    shown = await control.get_job("j")
+    assert Job.from_json(shown.job) == job.edited(schedule=later, payload={"to": "a"}, max_attempts=3)
+    assert not (await control.patch_job("j", changes)).changed
+    await control.patch_job("j", {"schedule": {"kind": "interval", "every": "20s"}}, if_version=2)
+    entries = (await control.audit(subject="j")).entries
+    [entry] = [entry for entry in entries if entry.after["schedule"]["kind"] == "interval"]
+    assert entry.before["schedule"]["kind"] == "cron"
+    await refused(VersionConflict, control.patch_job("j", {"pool": "p"}, if_version=2))
+    await refused(NotFound, control.patch_job("nobody", {"pool": "p"}))
+    await refused(InvalidInput, control.patch_job("j", {"colour": "red"}), field="colour")
+    await refused(InvalidInput, control.patch_job("j", {"job_id": "k"}), field="job_id")
+    await refused(InvalidSchedule, control.patch_job("j", {"schedule": {"every": "0s"}}), field="schedule.every")
+    await refused(Conflict, control.reset_job("j"))
+    assert (await control.get_job("j")).version == 3
+
+
+async def test_code_declares_jobs_and_an_operators_change_stays(controls: Controls) -> None:
+    control = controls.master
+    nightly = Job(job_id="nightly", handler="h", schedule=rota.cron("0 2 * * *"), description="bills")
+    first = await control.declare_jobs([nightly, Job(job_id="old", handler="h")], source="app")
+    assert [(put.created, put.differs) for put in first.jobs] == [(True, ()), (True, ())]
+    await control.patch_job("nightly", {"schedule": {"expression": "0 3 * * *"}})
+    shown = await control.get_job("nightly")
+    assert (shown.owner, shown.source, shown.overrides) == ("code", "app", ("schedule",))
+    again = await control.declare_jobs([nightly.edited(description="all bills")], source="app")
+    [put] = again.jobs
+    assert [(part.field, part.fate) for part in put.differs] == [("schedule", "kept"), ("description", "changed")]
+    assert ((await control.get_job("nightly")).job or {})["schedule"]["expression"] == "0 3 * * *"
+    assert again.orphaned == ("old",)
+    assert [job.job_id for job in (await control.list_jobs(orphaned=True)).jobs] == ["old"]
+    assert [job.job_id for job in (await control.list_jobs(owner="code", source="app", orphaned=False)).jobs] == [
+        "nightly"
+    ]
+    assert (await control.reset_job("nightly")).fields == ("schedule",)
+    assert (await control.get_job("nightly")).overrides == ()
+    # What another tenant declares under the same name touches nothing here.
+    await controls.stranger.declare_jobs([], source="app")
+    assert [job.job_id for job in (await control.list_jobs(orphaned=True)).jobs] == ["old"]
+    await refused(Forbidden, controls.reader.declare_jobs([nightly], source="app"))
+    await refused(InvalidInput, control.declare_jobs([nightly], source=""), field="source")
+    await refused(InvalidInput, control.list_jobs(owner="me"), field="owner")
+
+
 @pytest.mark.parametrize("job_id", ["a/b", ".", "..", "null", "ä ö", "a%2Fb", "ẞ" * 200, "?a=b#c", "a:b", "\\", "-"])
 async def test_every_id_leads_to_its_job(control: Control, job_id: str) -> None:
     await control.put_jobs([Job(job_id=job_id, handler="h", schedule=rota.every("1h"))])
@@ -187,7 +238,9 @@ async def test_a_preview_shows_the_slots_and_refuses_what_is_no_schedule(control
         ("gap", "2026-03-08T03:00:00-04:00"),
         ("named", "2026-03-09T02:30:00-04:00"),
     ]
-    await refused(InvalidSchedule, control.preview({"kind": "cron", "expression": "61 * * * *"}), field="expression")
+    await refused(
+        InvalidSchedule, control.preview({"kind": "cron", "expression": "61 * * * *"}), field="schedule.expression"
+    )
     await refused(InvalidInput, control.preview(schedule, count=0), field="count")
 
 

@@ -217,12 +217,12 @@ def test_a_rule_cannot_be_null(field: str, bad: object) -> None:
 @pytest.mark.parametrize(
     ("schedule", "field"),
     [
-        ({"kind": "cron", "expression": "61 * * * *"}, "expression"),
-        ({"kind": "cron", "expression": "0 0 30 2 *"}, "expression"),
-        ({"kind": "cron", "expression": "* * * * *", "tz": "America/New_Yrok"}, "tz"),
-        ({"kind": "cron", "expression": "* * * * *", "tz": "UTC+3"}, "tz"),
-        ({"kind": "cron", "expression": "* * * * *", "tz": ""}, "tz"),
-        ({"kind": "weekly"}, "kind"),
+        ({"kind": "cron", "expression": "61 * * * *"}, "schedule.expression"),
+        ({"kind": "cron", "expression": "0 0 30 2 *"}, "schedule.expression"),
+        ({"kind": "cron", "expression": "* * * * *", "tz": "America/New_Yrok"}, "schedule.tz"),
+        ({"kind": "cron", "expression": "* * * * *", "tz": "UTC+3"}, "schedule.tz"),
+        ({"kind": "cron", "expression": "* * * * *", "tz": ""}, "schedule.tz"),
+        ({"kind": "weekly"}, "schedule.kind"),
         ("* * * * *", "schedule"),
         ([], "schedule"),
     ],

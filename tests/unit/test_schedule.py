@@ -132,7 +132,7 @@ SCHEDULES: list[Schedule] = [
     cron("0 2 * * *", tz="Europe/Berlin"),
     cron("*/5 0 2 * * *", seconds=True, dst="wall", start=at("2026-01-01T00:00:00"), end=at("2027-01-01T00:00:00.5")),
     cron("@daily", tz="US/Eastern"),
-    cron("@every 1h30m", tz="Europe/Berlin"),
+    cron("@every 1h30m"),
     every("1d2h3m4s5ms", anchor=at("2026-01-01T00:00:00"), start=at("2026-01-01T00:00:00.000001")),
     once(at("2026-01-01T00:00:00.123")),
 ]
@@ -226,7 +226,9 @@ def test_wrong_values_are_refused_by_name_of_the_field() -> None:
         "at": lambda: once(moment + MICROSECOND),
         "count": lambda: next_slots("* * * * *", after=moment, count=SLOTS_LIMIT + 1),
         "anchor": lambda: next_slots("* * * * *", after=moment, anchor=moment),
-        "tz": lambda: cron("@every 5m", tz="Mars/Olympus"),
+        "tz": lambda: cron("@every 14d", tz="Europe/Berlin"),
+        "dst": lambda: cron("@every 5m", dst="wall"),
+        "seconds": lambda: cron("@every 5m", seconds=True),
         "expression": lambda: cron("@every 5 minutes"),
     }
     for field, call in calls.items():

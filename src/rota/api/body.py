@@ -35,6 +35,10 @@ TOTAL_BYTES: Final = 4 * OWNER_BYTES
 PARSED_AT_ONCE: Final = 2
 """The most long bodies that are parsed at the same time, each of another tenant."""
 
+JSON: Final = frozenset({"application/json"})
+MERGE_PATCH: Final = JSON | {"application/merge-patch+json"}
+"""What a body may say that it is."""
+
 CLEANED: Final = frozenset({"error"})
 """Members whose text is made storable by the domain: a report is not refused for the bytes in its traceback."""
 
@@ -102,7 +106,7 @@ async def read(request: Request, bodies: Bodies, *, owner: str, limit: int, hold
     if not content:
         return ReadRequest(request, b"", None)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
+    if media_type not in (MERGE_PATCH if request.method == "PATCH" else JSON):
         raise UnsupportedMedia("the body must be application/json", hint="send a Content-Type header that says so")
     return ReadRequest(request, content, await bodies.parsed(content, owner=owner))
 

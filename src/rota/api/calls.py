@@ -197,7 +197,7 @@ class Routes:
         `in_hand`: it is about runs that the caller holds. `is_shown`: OpenAPI lists it.
         """
         general = (400, 422, 503) if needs == "nothing" else (400, 401, 403, 422, 429, 503)
-        reads = (413, 415) if method in ("POST", "PUT") else ()
+        reads = (413, 415) if method in ("POST", "PUT", "PATCH") else ()
         self._router.add_api_route(
             path,
             endpoint,

@@ -139,3 +139,10 @@ DEFINITION: Final[dict[str, Any]] = {
         "description": {"type": "string", "maxLength": DESCRIPTION_LIMIT},
     },
 }
+
+CHANGES: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "A JSON merge patch of a job's definition: what is named changes; null gives a field its default.",
+    "additionalProperties": False,
+    "properties": {name: {} for name in DEFINITION["properties"]},
+}

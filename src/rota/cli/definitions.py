@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from rota.cli.options import duration_of, instant_of, object_of
 from rota.domain.job import DEFAULT_TENANT, Job, costs_of_one
-from rota.domain.misfire import CatchUp, FireOnce, Misfire, Skip
-from rota.domain.schedule import Schedule, cron, every, once
+from rota.domain.misfire import CatchUp, FireOnce, Misfire, Skip, misfire_to_json
+from rota.domain.schedule import Schedule, cron, every, once, schedule_to_json
 from rota.errors import InvalidInput
 
 FILE_LIMIT: Final = 64 * 1024 * 1024
@@ -20,6 +20,7 @@ _PLAIN_OPTIONS: Final = (
     "pool", "priority", "max_attempts", "max_losses", "overlap", "max_concurrency", "concurrency_key",
     "key_concurrency", "pause_after", "description",
 )  # fmt: skip
+_DURATIONS: Final = ("timeout", "start_deadline")
 
 
 def read_definitions(source: str, options: Mapping[str, Any], *, tenant_id: str) -> list[Job]:
@@ -75,17 +76,79 @@ def _job(entry: object, tenant_id: str, *, place: str) -> Job:
 
 def _from_options(job_id: str, options: Mapping[str, Any], *, tenant_id: str) -> Job:
     parts: dict[str, Any] = {name: options[name] for name in _PLAIN_OPTIONS if name in options}
-    for name in ("timeout", "start_deadline"):
+    for name in _DURATIONS:
         if (duration := duration_of(options.get(name), field=name)) is not None:
             parts[name] = duration
     if "limits" in options:
         parts["limits"] = _limits(options["limits"])
+    if "labels" in options:
+        parts["labels"] = _labels(options["labels"])
     if (payload := object_of(options.get("payload"), field="payload")) is not None:
         parts["payload"] = payload
     if "misfire" in options:
         parts["misfire"] = _misfire(options["misfire"])
     handler = options.get("handler", job_id)
     return Job(job_id=job_id, handler=handler, schedule=_schedule(options), tenant_id=tenant_id, **parts)
+
+
+def read_changes(options: Mapping[str, Any], unset: Sequence[str]) -> dict[str, Any]:
+    """Return the merge patch of a job's definition that options name. Raises InvalidInput."""
+    changes: dict[str, Any] = {name: options[name] for name in ("handler", *_PLAIN_OPTIONS) if name in options}
+    for name in _DURATIONS:
+        if (duration := duration_of(options.get(name), field=name)) is not None:
+            changes[name] = duration.total_seconds()
+    if "limits" in options:
+        changes["limits"] = _limits(options["limits"])
+    if "labels" in options:
+        changes["labels"] = _labels(options["labels"])
+    if (payload := object_of(options.get("payload"), field="payload")) is not None:
+        changes["payload"] = payload
+    if "misfire" in options:
+        changes["misfire"] = misfire_to_json(_misfire(options["misfire"]))
+    if schedule := _schedule_changes(options):
+        changes["schedule"] = schedule
+    for path in unset:
+        _unset(changes, path)
+    if not changes:
+        raise InvalidInput("changes", "are missing", hint="name what is to change, such as --cron '0 3 * * *'")
+    return changes
+
+
+def _schedule_changes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what options change of a schedule: an expression alone leaves the zone as it stands."""
+    cron_options = {name: options[name] for name in _CRON_OPTIONS if name in options}
+    if not {"cron", "every", "at"} & options.keys():
+        return cron_options
+    whole = _schedule(options)
+    assert whole is not None, "one of its kinds is among the options"
+    document = schedule_to_json(whole)
+    if document["kind"] != "cron":
+        return document
+    return {"kind": "cron", "expression": document["expression"], **cron_options}
+
+
+def _unset(changes: dict[str, Any], path: str) -> None:
+    """Enter that a field, or a member of one such as `labels.team`, goes back to its default."""
+    name, is_part, rest = path.partition(".")
+    if is_part and rest:
+        part = changes.setdefault(name, {})
+        if isinstance(part, dict) and rest not in part:
+            part[rest] = None
+            return
+    elif name and not is_part and name not in changes:
+        changes[name] = None
+        return
+    raise InvalidInput("unset", f"{path!r} is set by another option, or is no field", hint="name it once")
+
+
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, is_pair, value = text.partition("=")
+        if not is_pair or not name:
+            raise InvalidInput("labels", f"{text!r} is no label", hint="such as team=billing")
+        labels[name] = value
+    return labels
 
 
 def _schedule(options: Mapping[str, Any]) -> Schedule | None:

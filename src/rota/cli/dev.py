@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from rota.cli.options import Call, command
-from rota.cli.processes import Concurrency, Drain, load, make_worker
+from rota.cli.processes import Concurrency, Drain, load, make_worker, name_of, tell_declared
 from rota.cli.signals import StopSignals
 from rota.cli.workplace import at_database
 from rota.errors import SetupFailed
@@ -64,7 +64,9 @@ async def dev(
     app = load(place)
     with StopSignals() as signals:
         async with call.opened(settings, migrating=True) as rota:
-            await rota.definitions.put(list(app.jobs.values()))
+            source = name_of(app, place)
+            said = await at_database(rota).register(list(app.jobs.values()), app.tenant_id, source)
+            tell_declared(said, source=source)
             await _arrange_samples(rota, wanted=target is None)
             with _face(call, rota, settings, app) as (board, face):
                 show = _Show(call, board, face)

@@ -4,24 +4,23 @@ from typing import Annotated, Any, Final, cast, get_args
 
 import typer
 
-from rota.cli.definitions import read_definitions
 from rota.cli.filters import Cursor, more_line
+from rota.cli.job_edits import JobId, put, reset, set_
 from rota.cli.next import slots_table
 from rota.cli.options import Call, command, instant_of, object_of
 from rota.cli.output import Table, instant
-from rota.cli.views import jobs_table, put_table, runs_table, schedule_words, skipped_table, values_of, why_parts
-from rota.domain.job import Job
+from rota.cli.views import jobs_table, runs_table, schedule_words, skipped_table, values_of, why_parts
 from rota.errors import InvalidInput
 
 SHOWN: Final = 5
 """Runs, and ranges of the slot ledger, that `job show` lists."""
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.", show_default=False)]
-
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Define jobs, look at them, and steer them.", no_args_is_help=True)
     command(group, "put", over_http=True)(put)
+    command(group, "set", over_http=True)(set_)
+    command(group, "reset", over_http=True)(reset)
     command(group, "list", over_http=True)(list_)
     command(group, "show", over_http=True)(show)
     command(group, "pause", over_http=True)(pause)
@@ -34,61 +33,6 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="job", rich_help_panel="Jobs")
 
 
-async def put(
-    call: Call,
-    source: Annotated[
-        str, typer.Argument(metavar="FILE|-|JOB", help="A JSON file with one job or a list; or a job id.")
-    ],
-    handler: Annotated[str | None, typer.Option(help="The handler's name. (default: the job's id)")] = None,
-    cron: Annotated[str | None, typer.Option(help="A cron expression or macro.")] = None,
-    every: Annotated[str | None, typer.Option(help="An interval, such as 5m.")] = None,
-    at: Annotated[str | None, typer.Option(help="One instant, such as 2026-01-01T00:00:00Z.")] = None,
-    tz: Annotated[str | None, typer.Option(help="IANA zone of --cron. (default: UTC)")] = None,
-    dst: Annotated[str | None, typer.Option(help="auto or wall, of --cron. (default: auto)")] = None,
-    seconds: Annotated[bool, typer.Option("--seconds", help="The first of six fields of --cron is seconds.")] = False,
-    payload: Annotated[str | None, typer.Option(help="A JSON object for the handler.")] = None,
-    pool: Annotated[str | None, typer.Option(help="The pool whose workers run it. (default: default)")] = None,
-    priority: Annotated[int | None, typer.Option(help="0 to 9, 9 goes first. (default: 5)")] = None,
-    max_attempts: Annotated[int | None, typer.Option(help="Failures before a run is dead. (default: 3)")] = None,
-    max_losses: Annotated[int | None, typer.Option(help="Lost workers before a run is dead. (default: 5)")] = None,
-    timeout: Annotated[str | None, typer.Option(help="The longest attempt, such as 10m. (default: 1h)")] = None,
-    misfire: Annotated[
-        str | None, typer.Option(help="skip, fire_once, or catch_up:N for the latest N. (default: fire_once)")
-    ] = None,
-    overlap: Annotated[
-        str | None, typer.Option(help="allow, skip, queue, queue_one or replace while a run lives. (default: allow)")
-    ] = None,
-    start_deadline: Annotated[str | None, typer.Option(help="Useless after so long, such as 10m.")] = None,
-    max_concurrency: Annotated[int | None, typer.Option(help="The most runs of it at once.")] = None,
-    concurrency_key: Annotated[
-        str | None, typer.Option(help="Where the payload holds a key, such as payload.customer.")
-    ] = None,
-    key_concurrency: Annotated[int | None, typer.Option(help="The most runs at once of a key. (default: 1)")] = None,
-    limit: Annotated[list[str] | None, typer.Option(help="A limit that its runs are under: NAME or NAME=COST.")] = None,
-    pause_after: Annotated[int | None, typer.Option(help="Dead letters in a row that pause the job.")] = None,
-    description: Annotated[str | None, typer.Option(help="What it is for.")] = None,
-    if_version: Annotated[
-        int | None, typer.Option(help="Only if the job stands at this version; 0: only if it is new.")
-    ] = None,
-) -> None:
-    """Insert or replace jobs: all of them, or none if one is refused. The same definition again changes nothing."""
-    options: dict[str, Any] = {
-        "handler": handler, "cron": cron, "every": every, "at": at, "tz": tz, "dst": dst, "seconds": seconds or None,
-        "payload": payload, "pool": pool, "priority": priority, "max_attempts": max_attempts, "timeout": timeout,
-        "misfire": misfire, "overlap": overlap, "description": description, "max_losses": max_losses,
-        "start_deadline": start_deadline, "max_concurrency": max_concurrency, "concurrency_key": concurrency_key,
-        "key_concurrency": key_concurrency, "limits": limit or None, "pause_after": pause_after,
-    }  # fmt: skip
-    given = {name: value for name, value in options.items() if value is not None}
-    jobs = read_definitions(source, given, tenant_id=call.tenant_id)
-    async with call.control() as control:
-        if if_version is None:
-            results = await control.put_jobs(jobs)
-        else:
-            results = [await control.put_job(_only(jobs), if_version=if_version)]
-    call.out.answer({"jobs": [values_of(result) for result in results]}, put_table(results))
-
-
 async def list_(
     call: Call,
     prefix: Annotated[str, typer.Option(help="Jobs whose ids begin so.", show_default=False)] = "",
@@ -97,14 +41,20 @@ async def list_(
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--disabled", help="Jobs that make runs, or those that make none.")
     ] = None,
+    owner: Annotated[str, typer.Option(help="Jobs of the code, or of an operator.", show_default=False)] = "",
+    source: Annotated[str, typer.Option(help="Jobs of this app or import.", show_default=False)] = "",
+    orphaned: Annotated[
+        bool | None, typer.Option("--orphaned/--declared", help="Jobs that left their code, or those that did not.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most jobs.")] = 100,
     cursor: Cursor = None,
 ) -> None:
     """List jobs in the order of their ids."""
     async with call.control() as control:
         page = await control.list_jobs(
-            prefix=prefix, label=label, handler=handler, enabled=enabled, limit=limit, cursor=cursor
-        )
+            prefix=prefix, label=label, handler=handler, enabled=enabled, owner=owner, source=source, orphaned=orphaned,
+            limit=limit, cursor=cursor,
+        )  # fmt: skip
     call.out.answer(values_of(page), jobs_table(page.jobs) if page.jobs else "no jobs", *more_line(page.next_cursor))
 
 
@@ -235,9 +185,3 @@ async def recompute(call: Call) -> None:
     async with call.opened() as rota:
         moved = await rota.definitions.recompute(range(SHARD_COUNT))
     call.out.answer({"moved": moved}, f"{moved} jobs have another next slot than before")
-
-
-def _only(jobs: list[Job]) -> Job:
-    if len(jobs) != 1:
-        raise InvalidInput("if_version", "is about one job", hint="put that job alone")
-    return jobs[0]

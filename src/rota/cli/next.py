@@ -8,7 +8,7 @@ import typer
 
 from rota.cli.options import Call, command, instant_of
 from rota.cli.output import Table
-from rota.domain.schedule import Interval, cron, next_slots
+from rota.domain.schedule import Interval, cron, is_interval, next_slots
 from rota.domain.slot_rule import local_time, slot_rule
 
 Expression = Annotated[str, typer.Argument(help="A cron expression, a macro such as @daily, or '@every 1h30m'.")]
@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
 def next_(
     call: Call,
     expression: Expression,
-    tz: Annotated[str, typer.Option(help="IANA zone of the expression's times.")] = "UTC",
+    tz: Annotated[
+        str, typer.Option(help="IANA zone of the expression's times; of '@every' only for the local times shown.")
+    ] = "UTC",
     after: Annotated[
         str | None, typer.Option(help="List slots after this instant, such as 2026-01-01T00:00:00Z. (default: now)")
     ] = None,
@@ -36,7 +38,7 @@ def next_(
     rule: dict[str, Any] = {"tz": tz, "dst": dst, "seconds": seconds}
     # The slots come first: this is the call that refuses what cannot be meant.
     slots = next_slots(expression, after=start, count=count, anchor=grid, **rule)
-    schedule = cron(expression, **rule)
+    schedule = cron(expression) if is_interval(expression) else cron(expression, **rule)
     if grid is not None and isinstance(schedule, Interval):
         schedule = Interval(schedule.every, anchor=grid)
     rules = [slot_rule(schedule, slot) for slot in slots]

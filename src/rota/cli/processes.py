@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from rota.app import App
     from rota.cli.workplace import Workplace
     from rota.settings import Settings
+    from rota.wire.jobs import DeclareAnswer
     from rota.worker.events import RunEvent
     from rota.worker.handlers import HandlerRegistry
     from rota.worker.http_target import HttpHandler
     from rota.worker.worker import Worker
+
+_EVENTS: Final = {"kept": "job.differs", "overwritten": "job.overwritten", "changed": "job.changed"}
 
 USUAL_LEVEL: Final = "info"
 
@@ -105,8 +108,8 @@ async def worker(
     with StopSignals() as signals:
         async with workplace(call, settings) as place:
             if app is not None and not no_register:
-                changed = await place.register(list(app.jobs.values()))
-                log.info("jobs.registered", jobs=len(app.jobs), changed=changed)
+                source = name_of(app, target)
+                tell_declared(await place.register(list(app.jobs.values()), app.tenant_id, source), source=source)
             registry = app.handlers if app is not None else HandlerRegistry()
             working = make_worker(
                 place, settings, registry, pool=served, target=target, allow_shell=allow_shell, allow_http=allow_http
@@ -118,6 +121,37 @@ async def worker(
     log.info(
         "worker.stopped", name=settings.name, **{str(outcome): count for outcome, count in working.stats.ended.items()}
     )
+
+
+def name_of(app: "App", target: str | None) -> str:
+    """Return the name under which an app declares its jobs."""
+    from rota.worker.loading import source_of
+
+    assert target is not None, "an app was loaded from somewhere"
+    return app.name or source_of(target)
+
+
+def tell_declared(said: "DeclareAnswer", *, source: str) -> None:
+    """Log what a declaration did: each field in which the code differs from what stood there, and what left the code.
+
+    An operator's value that stays, or that the code has overwritten, is a warning; an edit of the code is none.
+    """
+    import structlog
+
+    log = structlog.get_logger()
+    for job in said.jobs:
+        for part in job.differs:
+            tell = log.info if part.fate == "changed" else log.warning
+            tell(
+                _EVENTS[part.fate], job_id=job.job_id, field=part.field, code=part.code,
+                **{"stands" if part.fate == "kept" else "stood": part.stood},
+            )  # fmt: skip
+    if said.orphaned:
+        log.warning(
+            "jobs.orphaned", source=source, jobs=list(said.orphaned), more=said.more_orphaned,
+            hint=f"they go on: `rota job pause` or `rota job delete` with --orphaned --source {source}",
+        )  # fmt: skip
+    log.info("jobs.registered", source=source, jobs=len(said.jobs), changed=sum(job.changed for job in said.jobs))
 
 
 async def _until_gone(working: "Worker", gone: asyncio.Event) -> None:

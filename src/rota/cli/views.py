@@ -65,6 +65,20 @@ def words_of(schedule: Mapping[str, Any] | None) -> str:
         return str(schedule)
 
 
+def put_parts(results: Sequence["PutAnswer"]) -> list[str | Table]:
+    """Return what puts did for people: a table, then which fields of a job that stood there have changed."""
+    parts: list[str | Table] = [put_table(results)]
+    for result in results:
+        if result.fields:
+            parts.append(f"{result.job_id}: changed {', '.join(result.fields)}")
+        if result.reset:
+            parts.append(
+                f"{result.job_id}: back to the default, since not named: {', '.join(result.reset)}"
+                " (`rota job set` changes only what is named)"
+            )
+    return parts
+
+
 def put_table(results: Sequence["PutAnswer"]) -> Table:
     rows = [
         (result.job_id, change_word(result), result.version, result.next_slot, "; ".join(result.warnings))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rota.domain.job import DEFAULT_TENANT
-from rota.errors import Forbidden
+from rota.errors import Forbidden, NotFound
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rota.clock import Clock
     from rota.domain.job import Job
     from rota.settings import Settings
+    from rota.wire.jobs import DeclareAnswer
     from rota.worker.desk import Desk
     from rota.worker.heart import Heart
 
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 class Workplace:
     """A worker's desk, heart and clock, and what goes on beside it.
 
-    `register` puts jobs, and returns how many of them that changed. `keep_going` returns when its event is set.
+    `register` declares an app's jobs under its name. `keep_going` returns when its event is set.
     `secret_of` returns a tenant's signing secret. `tenant_id` is the one tenant whose runs there are; None: all.
     """
 
     desk: "Desk"
     heart: "Heart"
     clock: "Clock"
-    register: "Callable[[Sequence[Job]], Awaitable[int]]"
+    register: "Callable[[Sequence[Job], str, str], Awaitable[DeclareAnswer]]"
     keep_going: "Callable[[asyncio.Event], Awaitable[None]]"
     secret_of: Callable[[str], Awaitable[str]]
     tenant_id: str | None = None
@@ -50,10 +51,11 @@ async def workplace(call: "Call", settings: "Settings") -> AsyncIterator[Workpla
 
 def at_database(rota: "Rota") -> Workplace:
     """Return the workplace that an opened cluster is."""
+    from rota.control.principal import operator
     from rota.worker.heart import ProcessHeart
 
-    async def register(jobs: "Sequence[Job]") -> int:
-        return sum(put.changed for put in await rota.definitions.put(list(jobs)))
+    async def register(jobs: "Sequence[Job]", tenant_id: str, source: str) -> "DeclareAnswer":
+        return await rota.control(operator(f"code:{source}", tenant_id)).declare_jobs(jobs, source=source)
 
     return Workplace(
         desk=rota.desk(),
@@ -69,6 +71,7 @@ def at_database(rota: "Rota") -> Workplace:
 async def _over_http(settings: "Settings") -> AsyncIterator[Workplace]:
     """Yield the workplace behind an API, after a first answer: it says who this is, and what time it is there."""
     from rota.client import Client
+    from rota.wire.jobs import DeclareAnswer
     from rota.worker.heart import ProcessHeart
     from rota.worker.rest import RestDesk
 
@@ -81,11 +84,15 @@ async def _over_http(settings: "Settings") -> AsyncIterator[Workplace]:
             held = ", ".join(me.scopes) or "none"
             raise Forbidden(f"the token has no scope worker, it has {held}", hint="ask for one that allows it")
 
-        async def register(jobs: "Sequence[Job]") -> int:
+        async def register(jobs: "Sequence[Job]", tenant_id: str, source: str) -> "DeclareAnswer":
             # An app that names no tenant is its token's.
             own = [job.edited(tenant_id=me.tenant_id) if job.tenant_id == DEFAULT_TENANT else job for job in jobs]
             try:
-                return sum(put.changed for put in await client.put_jobs(own))
+                return await client.declare_jobs(own, source=source)
+            except NotFound:
+                # An API of 0.1.0 knows no declarations, only puts.
+                put = await client.put_jobs(own)
+                return DeclareAnswer(jobs=tuple(put), orphaned=(), more_orphaned=False)
             except Forbidden as error:
                 raise Forbidden(
                     f"the app's jobs cannot be registered: {error}",

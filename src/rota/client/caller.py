@@ -1,7 +1,7 @@
 """How every method of the client asks: a question's fields out, a document back, and the one place where both meet."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -118,7 +118,7 @@ def asked(kind: type[Q], /, **values: Any) -> Q:
         raise InvalidInput(field, first["msg"]) from None
 
 
-def json_of(question: Question | Mapping[str, Any]) -> bytes:
+def json_of(question: Question | Mapping[str, Any] | Sequence[Any] | str) -> bytes:
     """Return a question as it travels. Raises InvalidInput for what is no JSON."""
     if isinstance(question, Question):
         question = question.model_dump(mode="json")

@@ -23,6 +23,7 @@ from rota.wire.access import (
 )
 from rota.wire.document import Document
 from rota.wire.jobs import (
+    DeclareAnswer,
     DeletedAnswer,
     JobDocument,
     JobPage,
@@ -98,6 +99,48 @@ class Client(FlowCalls, WorkerCalls):
             put += said.jobs
         return put
 
+    async def patch_job(
+        self, job_id: str, changes: Mapping[str, Any], *, if_version: int | None = None
+    ) -> PutAnswer:  # fmt: skip
+        """Change what is named, as a JSON merge patch: null gives a field its default.
+
+            await client.patch_job("nightly", {"schedule": {"expression": "0 3 * * *"}})
+
+        Raises NotFound, InvalidInput, VersionConflict, Conflict.
+        """
+        return await self._call(
+            "PATCH",
+            _job(job_id),
+            question=changes,
+            headers=guarded(if_version),
+            answer=PutAnswer,
+            repeatable=if_version is None,
+        )
+
+    async def reset_job(self, job_id: str) -> PutAnswer:
+        """Give a job the definition that its code declared last. Raises NotFound, Conflict."""
+        return await self._call("POST", f"{_job(job_id)}/reset", answer=PutAnswer, repeatable=True)
+
+    async def declare_jobs(
+        self, jobs: Sequence[Job], *, source: str, every_id: Sequence[str] | None = None
+    ) -> DeclareAnswer:
+        """Put jobs that an app, `source`, declares; what an operator changed stays, and what differs is told.
+
+        `every_id` names all jobs of the app; None: these are all. More than 1,000 go in several calls, each of which is
+        put whole or not at all.
+        """
+        named = json_of([job.job_id for job in jobs] if every_id is None else list(every_id))
+        said: DeclareAnswer | None = None
+        put: list[PutAnswer] = []
+        for batch in list(_batches(json_of(_definition(job)) for job in jobs)) or [[]]:
+            question = b'{"source":%s,"every_id":%s,"jobs":[%s]}' % (json_of(source), named, b",".join(batch))
+            said = await self._call(
+                "POST", "/v1/jobs:declare", question=question, answer=DeclareAnswer, repeatable=True
+            )  # fmt: skip
+            put += said.jobs
+        assert said is not None, "there is always a first call"
+        return said.model_copy(update={"jobs": tuple(put)})
+
     async def get_job(self, job_id: str) -> JobDocument:
         """Return one job. Raises NotFound."""
         return await self._call("GET", _job(job_id), answer=JobDocument)
@@ -109,12 +152,16 @@ class Client(FlowCalls, WorkerCalls):
         label: str = "",
         handler: str = "",
         enabled: bool | None = None,
+        owner: str = "",
+        source: str = "",
+        orphaned: bool | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> JobPage:
         """Return a page in the order of ids. `label` is `name` or `name=value`. Raises InvalidInput, InvalidCursor."""
         query = {
-            "prefix": prefix, "label": label, "handler": handler, "enabled": enabled, "limit": limit, "cursor": cursor,
+            "prefix": prefix, "label": label, "handler": handler, "enabled": enabled, "owner": owner,
+            "source": source, "orphaned": orphaned, "limit": limit, "cursor": cursor,
         }  # fmt: skip
         return await self._call("GET", "/v1/jobs", query=query, answer=JobPage)
 

@@ -138,6 +138,9 @@ class SyncClient:
 
     put_job = blocking(Client.put_job)
     put_jobs = blocking(Client.put_jobs)
+    patch_job = blocking(Client.patch_job)
+    reset_job = blocking(Client.reset_job)
+    declare_jobs = blocking(Client.declare_jobs)
     get_job = blocking(Client.get_job)
     list_jobs = blocking(Client.list_jobs)
     pause_job = blocking(Client.pause_job)

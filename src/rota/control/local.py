@@ -32,6 +32,7 @@ from rota.wire.access import (
     TokenList,
 )
 from rota.wire.jobs import (
+    DeclareAnswer,
     DeletedAnswer,
     JobDocument,
     JobPage,
@@ -66,20 +67,46 @@ class LocalControl(FlowControl):
     async def put_jobs(self, jobs: Sequence[Job]) -> list[PutAnswer]:
         return await self._put(jobs, if_version=None)
 
+    async def patch_job(
+        self, job_id: str, changes: Mapping[str, Any], *, if_version: int | None = None
+    ) -> PutAnswer:  # fmt: skip
+        done = await self._parts.definitions.patch(
+            job_id, changes, tenant_id=self._tenant("jobs:write"), if_version=if_version, actor=self._principal.actor
+        )
+        return document(PutAnswer, done)
+
+    async def reset_job(self, job_id: str) -> PutAnswer:
+        done = await self._parts.definitions.reset(
+            job_id, tenant_id=self._tenant("jobs:write"), actor=self._principal.actor
+        )
+        return document(PutAnswer, done)
+
+    async def declare_jobs(
+        self, jobs: Sequence[Job], *, source: str, every_id: Sequence[str] | None = None
+    ) -> DeclareAnswer:
+        tenant_id = self._tenant("jobs:write")
+        self._check_tenant(jobs, tenant_id)
+        done = await self._parts.definitions.declare(
+            jobs, source=source, tenant_id=tenant_id, every_id=every_id, actor=self._principal.actor
+        )
+        return DeclareAnswer(
+            jobs=documents(PutAnswer, done.results), orphaned=done.orphaned, more_orphaned=done.more_orphaned
+        )
+
     async def get_job(self, job_id: str) -> JobDocument:
         return job_document(await self._parts.definitions.get(job_id, tenant_id=self._tenant("read")))
 
     async def list_jobs(
-        self, *, prefix: str = "", label: str = "", handler: str = "", enabled: bool | None = None, limit: int = 100,
-        cursor: str | None = None,
+        self, *, prefix: str = "", label: str = "", handler: str = "", enabled: bool | None = None, owner: str = "",
+        source: str = "", orphaned: bool | None = None, limit: int = 100, cursor: str | None = None,
     ) -> JobPage:  # fmt: skip
         tenant_id = self._tenant("read")
         check_limit(limit)
-        cursors = Cursors(kind="jobs", chosen_by=(tenant_id, prefix, label, handler, enabled))
+        cursors = Cursors(kind="jobs", chosen_by=(tenant_id, prefix, label, handler, enabled, owner, source, orphaned))
         after = "" if cursor is None else cursors.job(cursor)
         found = await self._parts.definitions.page(
             tenant_id=tenant_id, prefix=prefix, after=after, limit=limit + 1, label=label, handler=handler,
-            enabled=enabled,
+            enabled=enabled, owner=owner, source=source, orphaned=orphaned,
         )  # fmt: skip
         page, more = cut(found, limit)
         return JobPage(
@@ -294,6 +321,11 @@ class LocalControl(FlowControl):
 
     async def _put(self, jobs: Sequence[Job], *, if_version: int | None) -> list[PutAnswer]:
         tenant_id = self._tenant("jobs:write")
+        self._check_tenant(jobs, tenant_id)
+        results = await self._parts.definitions.put(jobs, if_version=if_version, actor=self._principal.actor)
+        return list(documents(PutAnswer, results))
+
+    def _check_tenant(self, jobs: Sequence[Job], tenant_id: str) -> None:
         for job in jobs:
             if job.tenant_id != tenant_id:
                 raise InvalidInput(
@@ -301,8 +333,6 @@ class LocalControl(FlowControl):
                     f"job {job.job_id!r} is {job.tenant_id!r}'s, and this is for {tenant_id!r}",
                     hint="leave it out, or speak for that tenant",
                 )
-        results = await self._parts.definitions.put(jobs, if_version=if_version, actor=self._principal.actor)
-        return list(documents(PutAnswer, results))
 
     async def _run(self, run_id: UUID, tenant_id: str) -> RunDetail:
         run, attempts = await self._parts.history.run(run_id, tenant_id=tenant_id)

@@ -137,7 +137,10 @@ class Job:
                 raise InvalidInput(name, "is missing")
         parts = dict(value)
         if parts.get("schedule") is not None:
-            parts["schedule"] = schedule_from_json(parts["schedule"])
+            try:
+                parts["schedule"] = schedule_from_json(parts["schedule"])
+            except InvalidInput as error:
+                raise error if error.field == "schedule" else error.at("schedule") from None
         if "misfire" in parts:
             parts["misfire"] = misfire_from_json(parts["misfire"])
         if "retry" in parts:

@@ -52,9 +52,17 @@ def cron(
     length = _every_macro(expression)
     if length is None:
         return Cron(expression, tz=tz, dst=dst, seconds=seconds, start=start, end=end)
-    # The other arguments have no bearing on an interval; a wrong one is a mistake all the same.
+    # An interval knows no zone and no clock changes: whoever names one means something else.
     Cron("@hourly", tz=tz, dst=dst, seconds=seconds)
+    for field, is_given in (("tz", tz != "UTC"), ("dst", dst != "auto"), ("seconds", seconds)):
+        if is_given:
+            raise InvalidSchedule(field, "has no bearing on @every, which counts elapsed time", hint="leave it out")
     return Interval(length, start=start, end=end)
+
+
+def is_interval(expression: str) -> bool:
+    """Whether an expression is `@every ...`. Raises InvalidSchedule for a length that is none."""
+    return _every_macro(expression) is not None
 
 
 def every(
@@ -90,7 +98,7 @@ def next_slots(
     """
     if not isinstance(count, int) or not 1 <= count <= SLOTS_LIMIT:
         raise InvalidSchedule("count", f"must be a whole number from 1 to {SLOTS_LIMIT}")
-    schedule = cron(expression, tz=tz, dst=dst, seconds=seconds)
+    schedule = cron(expression) if is_interval(expression) else cron(expression, tz=tz, dst=dst, seconds=seconds)
     if anchor is not None:
         if not isinstance(schedule, Interval):
             raise InvalidSchedule("anchor", "only @every has an anchor", hint="leave it out")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rota.domain.job import MAX_ATTEMPTS_LIMIT, Job, Overlap
 from rota.domain.retry import RetryPolicy
-from rota.domain.schedule import Schedule, cron
+from rota.domain.schedule import Schedule, cron, is_interval
 from rota.errors import InvalidInput
 from rota.importers.result import Harvest, ImportResult, excerpt
 from rota.importers.yaml_documents import SIZE_LIMIT, Fields, plain, read_documents
@@ -185,7 +185,8 @@ def _schedule(source: _Reader, harvest: Harvest, *, tz: str) -> Schedule:
     expression = " ".join("*" if part == "?" else part for part in expression.split())
     try:
         harvest.check_zone(tz if zone is None else zone)
-        return cron(expression, tz=tz if zone is None else zone)
+        given = "UTC" if zone is None and is_interval(expression) else zone
+        return cron(expression, tz=tz if given is None else given)
     except InvalidInput as error:
         if error.field == "tz":
             source.last_line = zone_line

@@ -1,8 +1,9 @@
 """Jobs come, change, pause and go. An edit takes effect at the next tick and never fires slots of the past."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final, get_args
@@ -14,11 +15,21 @@ from rota.domain.addresses import NOTHING_ALLOWED, Allowed
 from rota.domain.http_target import URL_LIMIT, check_target, is_target
 from rota.domain.ids import job_uid
 from rota.domain.instants import future_instant
-from rota.domain.job import NAME_LIMIT, Job, check_text
-from rota.errors import InvalidInput, NotFound, VersionConflict
+from rota.domain.job import NAME_LIMIT, Job, check_name, check_text
+from rota.domain.merge_patch import patched
+from rota.domain.ownership import CODE, OPERATOR
+from rota.errors import Conflict, InvalidInput, NotFound, VersionConflict
 from rota.services.hints import CANCELS, SCHEDULES, Hints, pool_topic
 from rota.services.next_slots import recompute_shard
-from rota.services.put_plan import PutResult, definition_of, pause_facts, plan_puts
+from rota.services.put_plan import (
+    BY_OPERATOR,
+    By,
+    PutResult,
+    definition_of,
+    pause_facts,
+    plan_puts,
+    version_conflict,
+)
 from rota.services.quota import Quotas, check_job_quota, check_size
 from rota.services.resumption import drop_missed, settle_missed
 from rota.store import audit
@@ -30,17 +41,28 @@ from rota.store.jobs import JobFilter, ScheduleRow, StoredJob
 from rota.store.partitions import with_partitions
 from rota.wire.jobs import Missed
 
-__all__ = ["PAGE", "PUT_BATCH", "Definitions", "Missed", "PutResult", "StoredJob"]
+__all__ = ["PAGE", "PUT_BATCH", "Declared", "Definitions", "Missed", "PutResult", "StoredJob", "job_filter"]
 
 PUT_BATCH: Final = 1000
 PAGE: Final = 1000
 REASON_LIMIT: Final = 1000
+ORPHANS_SHOWN: Final = 20
+"""The most jobs that left the code of which a declaration tells."""
 RACES: Final = 3
 """How often a put begins again because somebody else created one of its jobs at the same moment."""
 NOBODY: Final[Mapping[str, str]] = {}
 NO_QUOTAS: Final[Mapping[str, TenantView | None]] = {}
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a declaration did, and jobs that its source declares no longer, from now or from before."""
+
+    results: tuple[PutResult, ...]
+    orphaned: tuple[str, ...]
+    more_orphaned: bool
 
 
 class Definitions:
@@ -58,30 +80,82 @@ class Definitions:
 
     async def put(
         self, jobs: Sequence[Job], *, if_version: int | None = None, pause_new: Mapping[str, str] = NOBODY,
-        actor: str = SYSTEM,
+        actor: str = SYSTEM, source: str | None = None,
     ) -> list[PutResult]:  # fmt: skip
         """Insert or replace jobs, in transactions of PUT_BATCH; the same definition again changes nothing.
 
-        Those named in `pause_new` (job id -> reason) are paused from the start, if they are new.
+        Those named in `pause_new` (job id -> reason) are paused from the start, if they are new. New jobs are an
+        operator's, made by `source`; what code declares stays the code's, with the fields that differ as overrides.
 
         A new job's first slot, and the first one after a changed schedule, lies after this instant; a pause outlives
         an edit. Raises InvalidInput when a job stands twice among `jobs`, VersionConflict when `if_version` is given
         and is not the version that stands there, QuotaExceeded, and TooLarge for a payload past its tenant's quota.
         """
-        seen: set[int] = set()
+        if source is not None:
+            check_name("source", source)
+        by = BY_OPERATOR if source is None else By(source=source)
+        return await self._put_all(jobs, if_version=if_version, pause_new=pause_new, actor=actor, by=by)
+
+    async def declare(
+        self, jobs: Sequence[Job], *, source: str, tenant_id: str, every_id: Sequence[str] | None = None,
+        actor: str = SYSTEM,
+    ) -> Declared:  # fmt: skip
+        """Put the jobs that an app, `source`, declares in its code: they are the code's from then on.
+
+        A field that an operator changed stays as it is, until the code gives it another value than it had before; what
+        differs is in each result. `every_id` names all jobs of the app, these and those of other calls (None: these are
+        all): jobs that it declared before and that are not among them are marked as orphaned, and go on as they are.
+        Raises what `put` raises.
+        """
+        check_name("source", source)
         for job in jobs:
-            if job.job_uid in seen:
-                raise InvalidInput("job_id", f"{job.job_id!r} stands twice in one request")
-            seen.add(job.job_uid)
-            if is_target(job.handler):
-                check_target(job.handler, self._targets)
-        results: list[PutResult] = []
-        remaining = iter(jobs)
-        while batch := list(islice(remaining, PUT_BATCH)):
-            results += await self._put_whole(batch, if_version=if_version, pause_new=pause_new, actor=actor)
-        if any(result.changed for result in results):
-            self._hints.publish(SCHEDULES)
-        return results
+            if job.tenant_id != tenant_id:
+                raise InvalidInput("tenant_id", f"job {job.job_id!r} is {job.tenant_id!r}'s, not {tenant_id!r}'s")
+        by = By(is_code=True, source=source)
+        results = await self._put_all(jobs, if_version=None, pause_new=NOBODY, actor=actor, by=by)
+        declared = [job.job_id for job in jobs] if every_id is None else every_id
+        await self._mark_orphans(declared, source=source, tenant_id=tenant_id, actor=actor)
+        left = JobFilter(source=source, owner=CODE, orphaned=True)
+        orphans = await store.page(self._database, tenant_id=tenant_id, where=left, after="", limit=ORPHANS_SHOWN + 1)
+        return Declared(
+            results=tuple(results), orphaned=tuple(job.job_id for job in orphans[:ORPHANS_SHOWN]),
+            more_orphaned=len(orphans) > ORPHANS_SHOWN,
+        )  # fmt: skip
+
+    async def patch(
+        self, job_id: str, changes: Mapping[str, Any], *, tenant_id: str, if_version: int | None = None,
+        actor: str = SYSTEM,
+    ) -> PutResult:  # fmt: skip
+        """Change what is named of a job, as a JSON merge patch: null gives a field its default.
+
+        A schedule or misfire policy of another kind replaces the one that stands. Raises NotFound, InvalidInput,
+        VersionConflict, QuotaExceeded, TooLarge, and Conflict for a job that cannot be read.
+        """
+
+        def edited(stored: StoredJob) -> Job:
+            if stored.job is None:
+                raise Conflict(f"job {job_id!r} cannot be read: {stored.problem}", hint="put it whole")
+            wanted = Job.from_json(patched(stored.job.to_json(), changes))
+            for name in ("tenant_id", "job_id"):
+                if getattr(wanted, name) != getattr(stored, name):
+                    raise InvalidInput(name, "cannot be changed", hint="leave it out")
+            if is_target(wanted.handler):
+                check_target(wanted.handler, self._targets)
+            return wanted
+
+        return await self._edit(job_id, edited, tenant_id=tenant_id, if_version=if_version, actor=actor)
+
+    async def reset(
+        self, job_id: str, *, tenant_id: str, if_version: int | None = None, actor: str = SYSTEM
+    ) -> PutResult:
+        """Give a job the definition that its code declared last. Raises NotFound, Conflict for one that has none."""
+
+        def declared(stored: StoredJob) -> Job:
+            if stored.declared is None:
+                raise Conflict(f"job {job_id!r} is declared in no code", hint="there is nothing to go back to")
+            return Job.from_json({**stored.declared, "job_id": job_id, "tenant_id": tenant_id})
+
+        return await self._edit(job_id, declared, tenant_id=tenant_id, if_version=if_version, actor=actor)
 
     async def get(self, job_id: str, *, tenant_id: str) -> StoredJob:
         """Return one job. Raises NotFound."""
@@ -92,23 +166,19 @@ class Definitions:
 
     async def page(
         self, *, tenant_id: str, prefix: str = "", after: str = "", limit: int = 100, label: str = "",
-        handler: str = "", enabled: bool | None = None,
+        handler: str = "", enabled: bool | None = None, owner: str = "", source: str = "",
+        orphaned: bool | None = None,
     ) -> list[StoredJob]:  # fmt: skip
         """Return a tenant's jobs in the order of their ids, after an id, at most PAGE.
 
         `label` is `name` or `name=value`. `enabled` True leaves jobs that are neither paused nor quarantined, False the
-        others. Raises InvalidInput for what is no text.
+        others. `owner` is code or operator. `orphaned` True leaves jobs that their source declares no longer. Raises
+        InvalidInput for what is no text.
         """
-        for name, value in (("prefix", prefix), ("after", after), ("label", label)):
-            check_text(name, value, limit=2 * NAME_LIMIT + 1)
-        check_text("handler", handler, limit=URL_LIMIT)
-        label_name, is_pair, label_value = label.partition("=")
-        if is_pair and not label_name:
-            raise InvalidInput("label", f"{label!r} names no label", hint="use name or name=value")
-        where = JobFilter(
-            prefix=prefix, handler=handler, label=label_name, label_value=label_value if is_pair else None,
-            enabled=enabled,
-        )  # fmt: skip
+        check_text("after", after, limit=NAME_LIMIT)
+        where = job_filter(
+            prefix=prefix, handler=handler, label=label, enabled=enabled, owner=owner, source=source, orphaned=orphaned
+        )
         return await store.page(
             self._database, tenant_id=tenant_id, where=where, after=after, limit=max(0, min(limit, PAGE))
         )
@@ -180,8 +250,61 @@ class Definitions:
             self._hints.publish(SCHEDULES)
         return moved
 
+    async def _put_all(
+        self, jobs: Sequence[Job], *, if_version: int | None, pause_new: Mapping[str, str], actor: str, by: By
+    ) -> list[PutResult]:
+        seen: set[int] = set()
+        for job in jobs:
+            if job.job_uid in seen:
+                raise InvalidInput("job_id", f"{job.job_id!r} stands twice in one request")
+            seen.add(job.job_uid)
+            if is_target(job.handler):
+                check_target(job.handler, self._targets)
+        results: list[PutResult] = []
+        remaining = iter(jobs)
+        while batch := list(islice(remaining, PUT_BATCH)):
+            results += await self._put_whole(batch, if_version=if_version, pause_new=pause_new, actor=actor, by=by)
+        if any(result.changed for result in results):
+            self._hints.publish(SCHEDULES)
+        return results
+
+    async def _edit(
+        self, job_id: str, edited: Callable[[StoredJob], Job], *, tenant_id: str, if_version: int | None, actor: str
+    ) -> PutResult:
+        """Put what `edited` makes of a job that stands, under its lock. Once more, it would change nothing."""
+
+        async def once() -> PutResult:
+            quotas = {tenant_id: await self._quotas.of(tenant_id)}
+            async with self._database.transaction() as tx:
+                stored = await _locked(tx, tenant_id, job_id)
+                if if_version not in (None, stored.version):
+                    raise version_conflict(stored.job_id, standing=stored.version, wanted=if_version)
+                [result] = await self._put_batch(
+                    tx, [edited(stored)], if_version=if_version, pause_new=NOBODY, actor=actor, quotas=quotas
+                )
+                return result
+
+        result = await (once() if if_version is not None else repeat(once, clock=self._clock))
+        if result.changed:
+            self._hints.publish(SCHEDULES)
+        return result
+
+    async def _mark_orphans(self, declared: Sequence[str], *, source: str, tenant_id: str, actor: str) -> None:
+        """Mark what a source declares no longer, batch by batch; what somebody edits just then waits for the next."""
+        now = self._clock.now()
+        while True:
+            async with self._database.transaction() as tx:
+                gone = await store.mark_orphans(
+                    tx, tenant_id=tenant_id, source=source, declared=declared, now=now, limit=PUT_BATCH
+                )
+                after = {"source": source}
+                changes = [Change(tenant_id=tenant_id, action="job.orphaned", subject=i, after=after) for i in gone]
+                await audit.note(tx, changes, actor=actor, now=now)
+            if len(gone) < PUT_BATCH:
+                return
+
     async def _put_whole(
-        self, jobs: Sequence[Job], *, if_version: int | None, pause_new: Mapping[str, str], actor: str
+        self, jobs: Sequence[Job], *, if_version: int | None, pause_new: Mapping[str, str], actor: str, by: By
     ) -> list[PutResult]:
         """Put a batch in one transaction. It can be repeated, unless it depends on a version that it changes itself."""
 
@@ -189,7 +312,7 @@ class Definitions:
             quotas = {tenant: await self._quotas.of(tenant) for tenant in {job.tenant_id for job in jobs}}
             async with self._database.transaction() as tx:
                 return await self._put_batch(
-                    tx, jobs, if_version=if_version, pause_new=pause_new, actor=actor, quotas=quotas
+                    tx, jobs, if_version=if_version, pause_new=pause_new, actor=actor, quotas=quotas, by=by
                 )
 
         if if_version is not None:
@@ -203,12 +326,12 @@ class Definitions:
 
     async def _put_batch(
         self, tx: Connection, jobs: Sequence[Job], *, if_version: int | None, pause_new: Mapping[str, str],
-        actor: str = SYSTEM, quotas: Mapping[str, TenantView | None] = NO_QUOTAS,
+        actor: str = SYSTEM, quotas: Mapping[str, TenantView | None] = NO_QUOTAS, by: By = BY_OPERATOR,
     ) -> list[PutResult]:  # fmt: skip
         now = self._clock.now()
         ordered = sorted(jobs, key=lambda job: job.job_uid)
         standing = await store.lock(tx, [job.job_uid for job in ordered])
-        plan = plan_puts(ordered, standing, if_version=if_version, pause_new=pause_new, now=now)
+        plan = plan_puts(ordered, standing, if_version=if_version, pause_new=pause_new, now=now, by=by)
         for job, _ in plan.writes:
             check_size(job.payload, quotas.get(job.tenant_id), of_job="" if len(jobs) == 1 else job.job_id)
         if plan.created:
@@ -222,6 +345,9 @@ class Definitions:
             for uid, reason in plan.pauses.items():
                 await store.set_pause(tx, uid, paused_at=now, reason=reason, now=now)
             await store.write_schedules(tx, plan.schedules)
+        if plan.owners:
+            owned = await store.write_owners(tx, plan.owners)
+            assert owned == len(plan.owners), "these rows are locked, or written by this very transaction"
         if plan.reroutes:
             await store.reroute_pending(tx, plan.reroutes)
         await audit.note(tx, plan.changes, actor=actor, now=now)
@@ -261,6 +387,25 @@ class Definitions:
 
 class _CreatedMeanwhile(VersionConflict):
     """Two put a new job at once, and this one comes second."""
+
+
+def job_filter(
+    *, prefix: str = "", label: str = "", handler: str = "", enabled: bool | None = None, owner: str = "",
+    source: str = "", orphaned: bool | None = None,
+) -> JobFilter:  # fmt: skip
+    """Return which jobs are meant; `label` is `name` or `name=value`. Raises InvalidInput naming the field."""
+    for name, value in (("prefix", prefix), ("label", label), ("source", source)):
+        check_text(name, value, limit=2 * NAME_LIMIT + 1)
+    check_text("handler", handler, limit=URL_LIMIT)
+    label_name, is_pair, label_value = label.partition("=")
+    if is_pair and not label_name:
+        raise InvalidInput("label", f"{label!r} names no label", hint="use name or name=value")
+    if owner not in ("", CODE, OPERATOR):
+        raise InvalidInput("owner", f"{owner!r} owns no job", hint=f"use {CODE} or {OPERATOR}")
+    return JobFilter(
+        prefix=prefix, handler=handler, label=label_name, label_value=label_value if is_pair else None,
+        enabled=enabled, owner=owner, source=source, orphaned=orphaned,
+    )  # fmt: skip
 
 
 async def _locked(tx: Connection, tenant_id: str, job_id: str) -> StoredJob:

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Final
 
 from rota.domain.instants import format_instant
 from rota.domain.job import Job
+from rota.domain.ownership import Difference, Ownership, changed_fields, declared_over, put_over, reset_fields
 from rota.errors import Conflict, VersionConflict
 from rota.store.audit import Change
 from rota.store.jobs import Reroute, ScheduleRow, StoredJob
@@ -13,7 +15,11 @@ from rota.store.jobs import Reroute, ScheduleRow, StoredJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutResult:
-    """What an upsert did. `changed` is False when the very same definition stood there; `created` means it is new."""
+    """What an upsert did. `changed` is False when the very same definition stood there; `created` means it is new.
+
+    `fields` names what changed of a job that stood there, and `reset` those of them that went back to their defaults.
+    `differs`: where the code's definition and the one that stood there are not the same.
+    """
 
     job_id: str
     version: int
@@ -22,6 +28,20 @@ class PutResult:
     next_run_at: datetime | None
     next_slot: datetime | None
     warnings: tuple[str, ...]
+    fields: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
+    differs: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class By:
+    """Who puts: an operator, or code that declares its jobs. `source` is the app, or the import that makes jobs."""
+
+    is_code: bool = False
+    source: str | None = None
+
+
+BY_OPERATOR: Final = By()
 
 
 @dataclass(slots=True)
@@ -38,27 +58,33 @@ class PutPlan:
     """Jobs of these that are paused as soon as they are written, with the reason."""
     results: dict[int, PutResult] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
+    owners: dict[int, Ownership] = field(default_factory=dict)
+    """Whose jobs are that were another's before."""
 
 
 def plan_puts(
     jobs: Sequence[Job], standing: Mapping[int, StoredJob], *, if_version: int | None, pause_new: Mapping[str, str],
-    now: datetime,
+    now: datetime, by: By = BY_OPERATOR,
 ) -> PutPlan:  # fmt: skip
     """Decide a batch. Raises VersionConflict, and Conflict for an id that cannot stand beside another one."""
     plan = PutPlan()
-    for job in jobs:
+    for asked in jobs:
+        job = asked
         before = standing.get(job.job_uid)
         if before is not None and (before.tenant_id, before.job_id) != (job.tenant_id, job.job_id):
             # The number is a digest: whoever looks for a collision finds one, and must not come by another's job.
             raise Conflict(f"the id {job.job_id!r} cannot be used", hint="choose another id for the job")
         live = before if before is not None and not before.deleted else None
         _check_version(job, live, if_version)
+        job, whose, differs = _owned(job, live, by=by)
+        if live is None or whose != live.ownership:
+            plan.owners[job.job_uid] = whose
         if live is not None and live.job == job and live.quarantined is None:
             row = ScheduleRow(
                 job_uid=job.job_uid, next_run_at=live.next_run_at, next_slot=live.next_slot, version=live.version,
                 since=live.since or now,
             )  # fmt: skip
-            plan.results[job.job_uid] = _result(job, row, changed=False)
+            plan.results[job.job_uid] = _result(job, row, live, changed=False, differs=differs)
             continue
         version = before.version + 1 if before else 1
         row = _schedule_row(job, live, version=version, now=now)
@@ -76,7 +102,7 @@ def plan_puts(
                 # Its pause is an edit of its own, right after the write.
                 row = replace(row, next_run_at=None, version=version + 1)
         plan.schedules.append(row)
-        plan.results[job.job_uid] = _result(job, row, changed=True, created=live is None)
+        plan.results[job.job_uid] = _result(job, row, live, changed=True, differs=differs)
     return plan
 
 
@@ -150,7 +176,19 @@ def _in_queue(job: Job) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _result(job: Job, row: ScheduleRow, *, changed: bool, created: bool = False) -> PutResult:
+def _owned(job: Job, live: StoredJob | None, *, by: By) -> tuple[Job, Ownership, tuple[Difference, ...]]:
+    """Return the job to write, whose it is from now on, and where the code's definition differs."""
+    whose = Ownership() if live is None else live.ownership
+    if by.is_code:
+        assert by.source is not None, "code that declares has a name"
+        return declared_over(job, standing=None if live is None else live.job, whose=whose, source=by.source)
+    return job, put_over(job, is_new=live is None, whose=whose, source=by.source), ()
+
+
+def _result(
+    job: Job, row: ScheduleRow, live: StoredJob | None, *, changed: bool, differs: tuple[Difference, ...]
+) -> PutResult:
+    before = None if live is None else live.job
     warnings = list(job.schedule.warnings) if job.schedule is not None else []
     if job.schedule is not None and row.next_slot is None:
         warnings.append("the schedule has no slot after now: this job is finished")
@@ -158,10 +196,13 @@ def _result(job: Job, row: ScheduleRow, *, changed: bool, created: bool = False)
         job_id=job.job_id,
         version=row.version,
         changed=changed,
-        created=created,
+        created=live is None,
         next_run_at=row.next_run_at,
         next_slot=row.next_slot,
         warnings=tuple(warnings),
+        fields=() if before is None or not changed else changed_fields(before, job),
+        reset=() if before is None or not changed else reset_fields(before, job),
+        differs=differs,
     )
 
 
@@ -173,6 +214,9 @@ def _check_version(job: Job, live: StoredJob | None, if_version: int | None) -> 
         raise VersionConflict(f"there is no job {job.job_id!r}, so none at version {if_version}")
     if if_version == 0:
         raise VersionConflict(f"job {job.job_id!r} is there already, at version {standing}")
-    raise VersionConflict(
-        f"job {job.job_id!r} is at version {standing}, not {if_version}", hint="read it again, then edit"
-    )  # fmt: skip
+    raise version_conflict(job.job_id, standing=standing, wanted=if_version)
+
+
+def version_conflict(job_id: str, *, standing: int, wanted: int | None) -> VersionConflict:
+    """Return the refusal of an edit of a version that does not stand there."""
+    return VersionConflict(f"job {job_id!r} is at version {standing}, not {wanted}", hint="read it again, then edit")

@@ -1,7 +1,7 @@
 """The define stage: jobs and their schedules, as rows."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,6 +13,7 @@ import orjson
 from rota.domain.ids import SHARD_COUNT, shard_of
 from rota.domain.job import NAME_LIMIT, ONE_WAITS, Job
 from rota.domain.misfire import Skipped, misfire_to_json
+from rota.domain.ownership import Owner, Ownership
 from rota.domain.retry import RetryPolicy
 from rota.domain.schedule import schedule_to_json
 from rota.errors import InvalidInput
@@ -47,6 +48,19 @@ class StoredJob:
     next_run_at: datetime | None
     next_slot: datetime | None
     since: datetime | None
+    owner: Owner | None
+    source: str | None
+    declared: dict[str, Any] | None
+    overrides: tuple[str, ...]
+    orphaned_at: datetime | None
+
+    @property
+    def ownership(self) -> Ownership:
+        """Whose it is."""
+        return Ownership(
+            owner=self.owner, source=self.source, declared=self.declared, overrides=self.overrides,
+            orphaned_at=self.orphaned_at,
+        )  # fmt: skip
 
     @property
     def state(self) -> str:
@@ -134,6 +148,32 @@ async def write_schedules(tx: Connection, rows: Sequence[ScheduleRow]) -> int:
     return len(written)
 
 
+async def write_owners(tx: Connection, owners: Mapping[int, Ownership]) -> int:
+    """Set whose these jobs are; returns how many rows were written."""
+    uids = list(owners)
+    rows = await tx.fetch(
+        sql.write_owners, shards=[shard_of(uid) for uid in uids], job_uids=uids,
+        owners=[owners[uid].owner for uid in uids], sources=[owners[uid].source for uid in uids],
+        declareds=[_json_or_none(owners[uid].declared) for uid in uids],
+        overrides=[orjson.dumps(owners[uid].overrides).decode() for uid in uids],
+        orphaned_ats=[owners[uid].orphaned_at for uid in uids],
+    )  # fmt: skip
+    return len(rows)
+
+
+async def mark_orphans(
+    tx: Connection, *, tenant_id: str, source: str, declared: Sequence[str], now: datetime, limit: int
+) -> list[str]:
+    """Mark jobs that a source declared before and does not declare now, at most `limit`; returns their ids.
+
+    Jobs that somebody is editing at this moment are passed over.
+    """
+    rows = await tx.fetch(
+        sql.mark_orphans, tenant_id=tenant_id, source=source, declared=list(declared), now=now, limit=limit
+    )  # fmt: skip
+    return [row["job_id"] for row in rows]
+
+
 async def reroute_pending(tx: Connection, edits: Sequence[Reroute]) -> int:
     """Let waiting runs follow their jobs' new pool, handler and priority; returns how many runs moved."""
     rows = await tx.fetch(
@@ -155,7 +195,7 @@ class JobFilter:
     """Which of a tenant's jobs a page shows; what is empty or None leaves all.
 
     `label_value` None asks only for the label's name. `enabled` tells jobs that are neither paused nor quarantined from
-    the others.
+    the others. `orphaned` tells jobs that their source declares no longer.
     """
 
     prefix: str = ""
@@ -163,6 +203,9 @@ class JobFilter:
     label: str = ""
     label_value: str | None = None
     enabled: bool | None = None
+    owner: str = ""
+    source: str = ""
+    orphaned: bool | None = None
 
 
 async def page(database: Database, *, tenant_id: str, where: JobFilter, after: str, limit: int) -> list[StoredJob]:
@@ -170,7 +213,8 @@ async def page(database: Database, *, tenant_id: str, where: JobFilter, after: s
     rows = await database.fetch(
         sql.list_jobs, shards=_SHARDS, tenant_id=tenant_id, after=after, low=where.prefix,
         upto=where.prefix + _PAST_ALL, limit=limit, handler=where.handler, label=where.label,
-        label_value=where.label_value, enabled=where.enabled,
+        label_value=where.label_value, enabled=where.enabled, owner=where.owner, source=where.source,
+        orphaned=where.orphaned,
     )  # fmt: skip
     return [_stored(row, row) for row in rows]
 
@@ -288,7 +332,10 @@ def _stored(row: Any, schedule: Any) -> StoredJob:
         job_id=row["job_id"], version=row["version"], paused_at=row["paused_at"], pause_reason=row["pause_reason"],
         resume_at=row["resume_at"], quarantined=row["quarantined"], deleted=row["deleted_at"] is not None,
         created_at=row["created_at"], updated_at=row["updated_at"], next_run_at=schedule["next_run_at"],
-        next_slot=schedule["next_slot"], since=schedule["since"],
+        next_slot=schedule["next_slot"], since=schedule["since"], owner=row["owner"], source=row["source"],
+        declared=None if row["declared"] is None else json.loads(row["declared"]),
+        overrides=() if row["overrides"] is None else tuple(json.loads(row["overrides"])),
+        orphaned_at=row["orphaned_at"],
     )  # fmt: skip
 
 
@@ -315,6 +362,11 @@ def _schedule_text(job: Job) -> str | None:
 def _payload_text(job: Job) -> str:
     # The standard library's encoder keeps whole numbers of any size; the faster one stops at 64 bits.
     return json.dumps(dict(job.payload), ensure_ascii=False, allow_nan=False)
+
+
+def _json_or_none(value: Mapping[str, Any] | None) -> str | None:
+    # As for payloads, which are a part of it.
+    return None if value is None else json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
 
 
 def _json(value: Any) -> str:

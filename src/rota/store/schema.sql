@@ -520,6 +520,11 @@ CREATE TABLE rota.job (
     max_losses integer DEFAULT 5 NOT NULL,
     pause_after integer,
     dead_since timestamp with time zone,
+    owner text,
+    source text,
+    declared jsonb,
+    overrides jsonb,
+    orphaned_at timestamp with time zone,
     CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
     CONSTRAINT job_key_concurrency_check CHECK (((key_concurrency >= 1) AND (key_concurrency <= 100000))),
     CONSTRAINT job_lease_ms_check CHECK ((lease_ms > 0)),
@@ -528,6 +533,7 @@ CREATE TABLE rota.job (
     CONSTRAINT job_max_losses_check CHECK ((max_losses >= 1)),
     CONSTRAINT job_misfire_grace_ms_check CHECK ((misfire_grace_ms >= 0)),
     CONSTRAINT job_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'queue_one'::text, 'replace'::text]))),
+    CONSTRAINT job_owner_check CHECK ((owner = ANY (ARRAY['code'::text, 'operator'::text]))),
     CONSTRAINT job_pause_after_check CHECK ((pause_after >= 1)),
     CONSTRAINT job_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
     CONSTRAINT job_start_deadline_ms_check CHECK ((start_deadline_ms > 0)),
@@ -550,6 +556,16 @@ COMMENT ON COLUMN rota.job.limits IS 'Named limits and what a run costs of each.
 COMMENT ON COLUMN rota.job.pause_after IS 'After how many dead letters in a row the job is paused; NULL: never.';
 
 COMMENT ON COLUMN rota.job.dead_since IS 'Dead letters from this instant on count towards pause_after: its last resume.';
+
+COMMENT ON COLUMN rota.job.owner IS 'NULL: put by a version that knew no owners.';
+
+COMMENT ON COLUMN rota.job.source IS 'The app that declares it, or the import that made it.';
+
+COMMENT ON COLUMN rota.job.declared IS 'The definition as the code gave it last.';
+
+COMMENT ON COLUMN rota.job.overrides IS 'Fields that an operator changed since, which stay until the code''s value changes.';
+
+COMMENT ON COLUMN rota.job.orphaned_at IS 'Since when its source declares it no longer.';
 
 CREATE TABLE rota.lease (
     shard smallint NOT NULL,
@@ -907,6 +923,8 @@ CREATE INDEX claim_age ON rota.claim USING btree (claimed_at);
 CREATE INDEX dead_by_tenant ON rota.dead USING btree (tenant_id, died_at);
 
 CREATE INDEX idempotency_age ON rota.idempotency USING btree (created_at);
+
+CREATE INDEX job_of_source ON rota.job USING btree (tenant_id, source) WHERE ((source IS NOT NULL) AND (deleted_at IS NULL));
 
 CREATE INDEX job_of_tenant ON rota.job USING btree (tenant_id) WHERE (deleted_at IS NULL);
 

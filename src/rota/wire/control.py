@@ -10,7 +10,16 @@ from uuid import UUID
 
 from rota.domain.job import Job
 from rota.wire.access import AuditPage, NewToken, Scope, SigningSecret, TenantDocument, TenantList, TokenList
-from rota.wire.jobs import DeletedAnswer, JobDocument, JobPage, Missed, PutAnswer, SkippedDocument, SlotsAnswer
+from rota.wire.jobs import (
+    DeclareAnswer,
+    DeletedAnswer,
+    JobDocument,
+    JobPage,
+    Missed,
+    PutAnswer,
+    SkippedDocument,
+    SlotsAnswer,
+)
 from rota.wire.limits import LimitDocument, LimitKind, LimitList, PoolDocument, PoolList
 from rota.wire.runs import CancelAnswer, ReplayAnswer, RunDetail, RunFilterQuestion, RunPage, TriggerAnswer
 from rota.wire.why import WhyDocument
@@ -33,13 +42,35 @@ class Control(Protocol):
         """Insert or replace jobs: batches of 1,000, each of which is put whole or not at all."""
         ...
 
+    async def patch_job(
+        self, job_id: str, changes: Mapping[str, Any], *, if_version: int | None = None
+    ) -> PutAnswer:  # fmt: skip
+        """Change what is named, as a JSON merge patch: null gives a field its default.
+
+        Raises NotFound, InvalidInput, VersionConflict, Conflict.
+        """
+        ...
+
+    async def reset_job(self, job_id: str) -> PutAnswer:
+        """Give a job the definition that its code declared last. Raises NotFound, Conflict."""
+        ...
+
+    async def declare_jobs(
+        self, jobs: Sequence[Job], *, source: str, every_id: Sequence[str] | None = None
+    ) -> DeclareAnswer:
+        """Put jobs that an app, `source`, declares; what an operator changed stays, and what differs is told.
+
+        `every_id` names all jobs of the app; None: these are all. Raises InvalidInput, QuotaExceeded.
+        """
+        ...
+
     async def get_job(self, job_id: str) -> JobDocument:
         """Return one job. Raises NotFound."""
         ...
 
     async def list_jobs(
-        self, *, prefix: str = "", label: str = "", handler: str = "", enabled: bool | None = None, limit: int = 100,
-        cursor: str | None = None,
+        self, *, prefix: str = "", label: str = "", handler: str = "", enabled: bool | None = None, owner: str = "",
+        source: str = "", orphaned: bool | None = None, limit: int = 100, cursor: str | None = None,
     ) -> JobPage:  # fmt: skip
         """Return a page in the order of ids. `label` is `name` or `name=value`. Raises InvalidInput, InvalidCursor."""
         ...

@@ -10,11 +10,20 @@ from rota.wire.document import Document, Many, Question
 Missed = Literal["policy", "drop", "once", "catch_up"]
 """What becomes of slots that a pause held back: left to the job's policy, nothing, one run, or one each, bounded."""
 
+Owner = Literal["code", "operator"]
+"""Whose a job is: that of the code that declares it, or an operator's."""
+
+Fate = Literal["kept", "overwritten", "changed"]
+
 JobState = Literal["active", "paused", "finished", "quarantined"]
 
 
 class JobDocument(Document):
-    """Where a job stands. `job` is its definition as `PUT /v1/jobs/{job_id}` takes it; null when it cannot be read."""
+    """Where a job stands. `job` is its definition as `PUT /v1/jobs/{job_id}` takes it; null when it cannot be read.
+
+    `source` is the app that declares it, or the import that made it; `overrides` are fields in which an operator
+    changed what the code says; `orphaned_at`: since when the source declares it no longer.
+    """
 
     job_id: str
     tenant_id: str
@@ -30,10 +39,28 @@ class JobDocument(Document):
     updated_at: datetime
     job: dict[str, Any] | None
     problem: str | None
+    owner: Owner | None = None
+    source: str | None = None
+    overrides: tuple[str, ...] = ()
+    orphaned_at: datetime | None = None
+
+
+class DifferenceDocument(Document):
+    """A field in which the code differs from what stood there, both as JSON, long ones cut. `fate`: an operator's value
+    was `kept` or `overwritten`, or the code's own earlier one was `changed`."""
+
+    field: str
+    code: str
+    stood: str
+    fate: Fate
 
 
 class PutAnswer(Document):
-    """What a put did. `changed` is false when the same definition stood there already."""
+    """What a put did. `changed` is false when the same definition stood there already.
+
+    `fields` names what changed of a job that stood there, and `reset` those of them that went back to their defaults.
+    `differs` is about jobs that code declares.
+    """
 
     job_id: str
     version: int
@@ -42,6 +69,18 @@ class PutAnswer(Document):
     changed: bool
     created: bool
     warnings: tuple[str, ...]
+    fields: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
+    differs: tuple[DifferenceDocument, ...] = ()
+
+
+class DeclareAnswer(Document):
+    """What a declaration did, in the order of its definitions; and jobs, 20 at most, that the source declares no
+    longer: they go on until somebody pauses or deletes them."""
+
+    jobs: tuple[PutAnswer, ...]
+    orphaned: tuple[str, ...]
+    more_orphaned: bool
 
 
 class PutAnswers(Document):
@@ -110,6 +149,17 @@ class JobsBatch(Question):
     """Definitions, at most 1,000: all are put, or none."""
 
     jobs: Many[dict[str, Any]]
+
+
+class DeclareQuestion(Question):
+    """The jobs that an app, `source`, declares in its code, at most 1,000 at once.
+
+    `every_id` names all jobs of the app, where they come in several calls; null: these are all.
+    """
+
+    source: str
+    jobs: Many[dict[str, Any]]
+    every_id: tuple[str, ...] | None = None
 
 
 class DeletedAnswer(Document):

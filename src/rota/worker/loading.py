@@ -43,6 +43,13 @@ def load_file(path: str) -> ModuleType:
     return _load_file(Path(path))
 
 
+def source_of(target: str) -> str:
+    """Return the name that a target gives its app: the module's, and the attribute unless that is `app`."""
+    place, attribute = _split(target)
+    name = Path(place).stem if _is_path(place) else place
+    return name if attribute in ("", "app") else f"{name}:{attribute}"
+
+
 def _split(target: str) -> tuple[str, str]:
     place, colon, attribute = target.rpartition(":")
     if colon and attribute.replace(".", "").isidentifier():

@@ -39,6 +39,26 @@ ON CONFLICT (shard, job_uid) DO UPDATE SET
   WHERE j.version = excluded.version - 1
 RETURNING shard, job_uid;
 
+-- name: write_owners
+-- Set whose jobs are; the caller holds their rows' locks.
+UPDATE rota.job j SET owner = g.owner, source = g.source, declared = g.declared, overrides = g.overrides,
+       orphaned_at = g.orphaned_at
+  FROM unnest($shards::smallint[], $job_uids::bigint[], $owners::text[], $sources::text[], $declareds::jsonb[],
+              $overrides::jsonb[], $orphaned_ats::timestamptz[])
+       g (shard, job_uid, owner, source, declared, overrides, orphaned_at)
+ WHERE j.shard = g.shard AND j.job_uid = g.job_uid
+RETURNING j.job_uid;
+
+-- name: mark_orphans
+-- Mark jobs that a source declared before and does not declare now. One that somebody is editing is passed over.
+UPDATE rota.job SET orphaned_at = $now
+ WHERE ctid = ANY (ARRAY (
+       SELECT ctid FROM rota.job
+        WHERE tenant_id = $tenant_id AND source = $source AND owner = 'code' AND orphaned_at IS NULL
+          AND deleted_at IS NULL AND job_id <> ALL ($declared::text[])
+        LIMIT $limit FOR UPDATE SKIP LOCKED))
+RETURNING job_id;
+
 -- name: write_schedules
 -- Set when schedulers look next. `next_run_at` NULL keeps a job out of their sight.
 INSERT INTO rota.schedule (shard, job_uid, next_run_at, next_slot, version, since)
@@ -80,6 +100,8 @@ SELECT j.*, s.next_run_at, s.next_slot, s.since
                  AND ($label = '' OR x.labels ? $label)
                  AND ($label_value::text IS NULL OR x.labels ->> $label = $label_value)
                  AND ($enabled::boolean IS NULL OR (x.paused_at IS NULL AND x.quarantined IS NULL) = $enabled)
+                 AND ($owner = '' OR x.owner = $owner) AND ($source = '' OR x.source = $source)
+                 AND ($orphaned::boolean IS NULL OR (x.orphaned_at IS NOT NULL) = $orphaned)
                ORDER BY x.job_id LIMIT $limit) k
         ORDER BY k.job_id LIMIT $limit) p
  CROSS JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = p.shard AND x.job_uid = p.job_uid LIMIT 1) j
