@@ -10,7 +10,7 @@ async def test_a_job_is_put_read_edited_paused_resumed_and_deleted(me: Caller) -
     assert made.headers["ETag"] == '"1"'
     assert made.ok() | {"next_run_at": None, "next_slot": None} == {
         "job_id": "nightly", "version": 1, "next_run_at": None, "next_slot": None, "changed": True, "created": True,
-        "warnings": [],
+        "warnings": [], "fields": [], "reset": [], "differs": [],
     }  # fmt: skip
     read = await me.get("/v1/jobs/nightly")
     assert read.headers["ETag"] == '"1"'
