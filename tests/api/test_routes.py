@@ -51,7 +51,7 @@ async def test_a_batch_is_put_whole_or_not_at_all(me: Caller) -> None:
     refused = await me.post(
         "/v1/jobs:batch", {"jobs": [{"job_id": "j-9", "handler": "h"}, {"job_id": "", "handler": "h"}]}
     )
-    assert (refused.status, refused.json["field"]) == (422, "job_id")
+    assert (refused.status, refused.json["field"]) == (422, "jobs.1.job_id")
     assert (await me.get("/v1/jobs/j-9")).status == 404
 
 
