@@ -170,7 +170,7 @@ _DESCRIPTIONS: Final = {
 
 def _detail(error: RotaError) -> str:
     """Return the message without the hint, which has its own place."""
-    if isinstance(error, errors.DatabaseUnavailable):
+    if isinstance(error, errors.DatabaseUnavailable) and not isinstance(error, errors.Locked | errors.TooSlow):
         # The driver's message names hosts and users, and strangers are answered so too: the log has it.
         return explanation_of(type(error))
     text = str(error)

@@ -18,9 +18,10 @@ from rota.domain.instants import future_instant
 from rota.domain.job import NAME_LIMIT, Job, check_name, check_text
 from rota.domain.merge_patch import patched
 from rota.domain.ownership import CODE, OPERATOR
-from rota.errors import Conflict, InvalidInput, NotFound, VersionConflict
+from rota.errors import Conflict, InvalidInput, Locked, NotFound, VersionConflict
 from rota.services.hints import CANCELS, SCHEDULES, Hints, pool_topic
 from rota.services.next_slots import recompute_shard
+from rota.services.patience import Patience
 from rota.services.put_plan import (
     BY_OPERATOR,
     By,
@@ -36,7 +37,7 @@ from rota.store import audit
 from rota.store import jobs as store
 from rota.store.access import TenantView
 from rota.store.audit import SYSTEM, Change
-from rota.store.database import Connection, Database, repeat
+from rota.store.database import Connection, Database, Lane, repeat
 from rota.store.jobs import JobFilter, ScheduleRow, StoredJob
 from rota.store.partitions import with_partitions
 from rota.wire.jobs import Missed
@@ -73,7 +74,9 @@ class Definitions:
 
     def __init__(self, database: Database, clock: Clock, hints: Hints, *, targets: Allowed = NOTHING_ALLOWED) -> None:
         self._targets = targets
-        self._database = database
+        self._database = database.on(Lane.CALLS)
+        self._wide = database.on(Lane.READS)
+        self._patience = Patience()
         self._clock = clock
         self._hints = hints
         self._quotas = Quotas(database, clock)
@@ -180,7 +183,7 @@ class Definitions:
             prefix=prefix, handler=handler, label=label, enabled=enabled, owner=owner, source=source, orphaned=orphaned
         )
         return await store.page(
-            self._database, tenant_id=tenant_id, where=where, after=after, limit=max(0, min(limit, PAGE))
+            self._wide, tenant_id=tenant_id, where=where, after=after, limit=max(0, min(limit, PAGE))
         )
 
     async def pause(
@@ -194,6 +197,15 @@ class Definitions:
         check_text("reason", reason, limit=REASON_LIMIT)
         now = self._clock.now()
         until = None if resume_at is None else future_instant(resume_at, "resume_at", now=now)
+        await self._patience.ask(
+            lambda: self._pause(job_id, tenant_id=tenant_id, reason=reason, until=until, actor=actor, now=now),
+            what=f"job {job_id!r}", turn=(tenant_id, job_id),
+        )  # fmt: skip
+        return await self.get(job_id, tenant_id=tenant_id)
+
+    async def _pause(
+        self, job_id: str, *, tenant_id: str, reason: str, until: datetime | None, actor: str, now: datetime
+    ) -> None:
         async with self._database.transaction() as tx:
             stored = await _locked(tx, tenant_id, job_id)
             uid = stored.job_uid
@@ -201,13 +213,12 @@ class Definitions:
                 version = await store.set_pause(tx, uid, paused_at=now, reason=reason, resume_at=until, now=now)
                 await _reschedule(tx, stored, version=version, next_run_at=None, next_slot=stored.next_slot, now=now)
             elif (stored.pause_reason, stored.resume_at) == (reason, until):
-                return stored
+                return
             else:
                 amended = await store.amend_pause(tx, uid, reason=reason, resume_at=until, now=now)
                 assert amended, "the job's row is locked, so its pause cannot have gone"
             change = _pause_change(stored, "job.paused", after=pause_facts(now, reason, until))
             await audit.note(tx, [change], actor=actor, now=now)
-        return await self.get(job_id, tenant_id=tenant_id)
 
     async def resume(self, job_id: str, *, tenant_id: str, missed: Missed = "policy", actor: str = SYSTEM) -> StoredJob:
         """Let a paused job run again. Raises NotFound, InvalidInput.
@@ -217,14 +228,18 @@ class Definitions:
         """
         if missed not in get_args(Missed):
             raise InvalidInput("missed", f"{missed!r} is no choice", hint=f"use one of {', '.join(get_args(Missed))}")
-        await self._resume(job_id, tenant_id=tenant_id, missed=missed, actor=actor, now=self._clock.now())
+        now = self._clock.now()
+        await self._patience.ask(
+            lambda: self._resume(job_id, tenant_id=tenant_id, missed=missed, actor=actor, now=now),
+            what=f"job {job_id!r}", turn=(tenant_id, job_id),
+        )  # fmt: skip
         return await self.get(job_id, tenant_id=tenant_id)
 
     async def resume_due(self, *, limit: int = 100) -> int:
         """Resume jobs whose time to run again has come, at most `limit`; returns how many. Many may do so at once."""
         now, resumed = self._clock.now(), 0
         for tenant_id, job_id in await store.due_resumes(self._database, now=now, limit=limit):
-            with suppress(NotFound):  # deleted meanwhile
+            with suppress(NotFound, Locked):  # deleted meanwhile, or held: then a later look resumes it
                 resumed += await self._resume(
                     job_id, tenant_id=tenant_id, missed="policy", actor=SYSTEM, now=now, only_due=True
                 )
@@ -232,6 +247,14 @@ class Definitions:
 
     async def delete(self, job_id: str, *, tenant_id: str, actor: str = SYSTEM) -> int:
         """Delete a job and cancel its waiting runs; what runs ends by itself. Returns the number of runs cancelled."""
+        cancelled = await self._patience.ask(
+            lambda: self._delete(job_id, tenant_id=tenant_id, actor=actor), what=f"job {job_id!r}",
+            turn=(tenant_id, job_id),
+        )  # fmt: skip
+        log.info("job.deleted", job_id=job_id, tenant_id=tenant_id, cancelled=cancelled)
+        return cancelled
+
+    async def _delete(self, job_id: str, *, tenant_id: str, actor: str) -> int:
         now = self._clock.now()
         async with self._database.transaction() as tx:
             stored = await _locked(tx, tenant_id, job_id)
@@ -239,7 +262,6 @@ class Definitions:
             assert cancelled is not None, "the job's row is locked, so it cannot have gone"
             gone = Change(tenant_id=tenant_id, action="job.deleted", subject=job_id, before=definition_of(stored))
             await audit.note(tx, [gone], actor=actor, now=now)
-        log.info("job.deleted", job_id=job_id, tenant_id=tenant_id, cancelled=cancelled)
         return cancelled
 
     async def recompute(self, shards: Sequence[int]) -> int:
@@ -315,14 +337,22 @@ class Definitions:
                     tx, jobs, if_version=if_version, pause_new=pause_new, actor=actor, quotas=quotas, by=by
                 )
 
+        one = jobs[0] if len(jobs) == 1 else None
+
+        async def patiently() -> list[PutResult]:
+            return await self._patience.ask(
+                once, what=f"job {one.job_id!r}" if one else "one of these jobs",
+                turn=(one.tenant_id, one.job_id) if one else None,
+            )  # fmt: skip
+
         if if_version is not None:
-            return await once()
+            return await patiently()
         for _ in range(RACES):
             try:
-                return await repeat(once, clock=self._clock)
+                return await repeat(patiently, clock=self._clock)
             except _CreatedMeanwhile:
                 continue  # the next look at the rows sees what somebody else has just created
-        return await once()
+        return await patiently()
 
     async def _put_batch(
         self, tx: Connection, jobs: Sequence[Job], *, if_version: int | None, pause_new: Mapping[str, str],

@@ -12,7 +12,7 @@ from rota.domain.run_filter import RunFilter
 from rota.errors import InvalidCursor, InvalidInput, NotFound
 from rota.services.turns import Turns
 from rota.store import runs, workers
-from rota.store.database import Database
+from rota.store.database import Database, Lane
 from rota.store.runs import AttemptView, DeadLetter, Place, RunView, SkippedView, SlotKey
 from rota.store.workers import LiveWorker
 
@@ -34,6 +34,7 @@ class History:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._wide = database.on(Lane.READS)
         self._clock = clock
         self._turns = Turns()
 
@@ -62,18 +63,18 @@ class History:
         window = {"since": where.since or _EVER, "until": where.until or _FOREVER}
         if where.state == RunState.DEAD:
             return await runs.dead(
-                self._database, where, tenant_id=tenant_id, before=place, limit=bounded, **window
+                self._wide, where, tenant_id=tenant_id, before=place, limit=bounded, **window
             )  # fmt: skip
         if where.job_id:
             uid = job_uid(tenant_id, where.job_id)
             # Of a job there is one run at a slot, and it lies before the place if its job's number does.
             slot = place.scheduled_for + _INSTANT if uid < place.job_uid else place.scheduled_for
             return await runs.of_job(
-                self._database, uid, where, tenant_id=tenant_id, before=slot, limit=bounded, **window
+                self._wide, uid, where, tenant_id=tenant_id, before=slot, limit=bounded, **window
             )  # fmt: skip
         if where.since is None:
             window["since"] = min(self._clock.now(), window["until"]) - RECENT
-        return await runs.recent(self._database, where, tenant_id=tenant_id, before=place, limit=bounded, **window)
+        return await runs.recent(self._wide, where, tenant_id=tenant_id, before=place, limit=bounded, **window)
 
     async def runs(
         self, *, tenant_id: str, job_id: str | None = None, state: str = "", within: timedelta = RECENT, limit: int = 50
@@ -86,11 +87,11 @@ class History:
 
     async def dead_letters(self, *, tenant_id: str, job_id: str = "", limit: int = 50) -> list[DeadLetter]:
         """Return dead letters, latest first."""
-        return await runs.dead_letters(self._database, tenant_id=tenant_id, job_id=job_id, limit=min(limit, PAGE))
+        return await runs.dead_letters(self._wide, tenant_id=tenant_id, job_id=job_id, limit=min(limit, PAGE))
 
     async def skipped(self, job_id: str, *, tenant_id: str, limit: int = 50) -> list[SkippedView]:
         """Return a job's slots that made no run, latest first."""
-        return await runs.skipped(self._database, job_uid(tenant_id, job_id), limit=min(limit, PAGE))
+        return await runs.skipped(self._wide, job_uid(tenant_id, job_id), limit=min(limit, PAGE))
 
     async def workers(self) -> list[LiveWorker]:
         """Return every live worker."""

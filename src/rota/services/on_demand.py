@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -10,18 +11,20 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain.ids import job_uid, run_id, slot_of
+from rota.domain.instants import format_instant
 from rota.domain.job import PRIORITIES, Job, check_whole
 from rota.domain.run import Gate, RunState
 from rota.domain.run_filter import RunFilter
 from rota.errors import CommitUnknown, Conflict, InvalidInput, NotFound, RunFinished, SlotTaken
 from rota.services.hints import CANCELS, SCHEDULES, Hints, pool_topic
+from rota.services.patience import Patience
 from rota.services.quota import Quotas
 from rota.services.run_request import Question, Requested, Wanted, answer, check_reach
 from rota.services.shedding import Shedding
 from rota.services.turns import Turns
 from rota.store import jobs, requests, runs
 from rota.store.audit import SYSTEM
-from rota.store.database import Database, repeat
+from rota.store.database import Database, Lane, repeat
 from rota.store.jobs import StoredJob
 from rota.store.partitions import with_partitions
 from rota.store.requests import KeyedRequest, Replay, ReplayedRun, SlotKey
@@ -62,11 +65,13 @@ class OnDemand:
     """Trigger, replay and cancel. Each change is in the audit log under its actor."""
 
     def __init__(self, database: Database, clock: Clock, hints: Hints) -> None:
-        self._database = database
+        self._database = database.on(Lane.CALLS)
+        self._wide = database.on(Lane.READS)
         self._clock = clock
         self._hints = hints
         self._quotas = Quotas(database, clock)
         self._turns = Turns()
+        self._patience = Patience()
         self._shedding = Shedding(database, clock)
 
     async def trigger(
@@ -111,8 +116,21 @@ class OnDemand:
                 return before
             raise refusal
         wanted = Wanted(question=question, job=job, actor=actor, now=now)
-        if question.keyed is not None:
-            return await self._request_once(wanted, question.keyed)
+        keyed = question.keyed
+        if keyed is not None:
+            return await self._patience.ask(
+                lambda: self._request_once(wanted, keyed), what=f"the Idempotency-Key {keyed.key!r}",
+                turn=(tenant_id, keyed.key),
+            )  # fmt: skip
+        if question.slot is None:
+            return await self._patience.ask(lambda: self._request_new(wanted), what=f"job {job_id!r}")
+        return await self._patience.ask(
+            lambda: self._request_new(wanted), what=f"the slot {format_instant(question.slot)} of job {job_id!r}",
+            turn=(job.job_uid, question.slot),
+        )  # fmt: skip
+
+    async def _request_new(self, wanted: Wanted) -> Requested:
+        """Make the run at the first slot that is free."""
         for slot in wanted.slots:
             if await self._make(wanted, slot):
                 return Requested(run_id=wanted.run_id(slot), scheduled_for=slot, created=True)
@@ -209,7 +227,7 @@ class OnDemand:
         pace = timedelta(0) if rate is None else _pace(rate)
         async with self._turns.of(tenant_id):
             found = await requests.matching_dead(
-                self._database, where, tenant_id=tenant_id, since=where.since or _EVER, until=where.until or _FOREVER,
+                self._wide, where, tenant_id=tenant_id, since=where.since or _EVER, until=where.until or _FOREVER,
                 limit=limit + 1,
             )  # fmt: skip
         now = self._clock.now()
@@ -224,7 +242,10 @@ class OnDemand:
         back: list[ReplayedRun] = []
         for start in range(0, len(letters), REPLAY_BATCH):
             batch = letters[start : start + REPLAY_BATCH]
-            back += await requests.replay(self._database, batch, tenant_id=tenant_id, actor=actor, now=now)
+            back += await self._patience.ask(
+                partial(requests.replay, self._database, batch, tenant_id=tenant_id, actor=actor, now=now),
+                what="one of these dead letters, or its job,",
+            )  # fmt: skip
         for pool, later in {(run.pool, run.gate == Gate.TIME) for run in back}:
             self._tell(pool, later=later)
         log.info("dead.replayed", asked=len(letters), replayed=len(back), actor=actor)
@@ -235,6 +256,11 @@ class OnDemand:
 
         Raises NotFound, for another tenant's run too, RunFinished, and InvalidInput for an id that is not a run's.
         """
+        return await self._patience.ask(
+            lambda: self._cancel(run_id, tenant_id=tenant_id, actor=actor), what=f"run {run_id}", turn=run_id
+        )
+
+    async def _cancel(self, run_id: UUID, *, tenant_id: str | None, actor: str) -> Cancelled:
         key = SlotKey(*slot_of(run_id))
         now = self._clock.now()
         reason = f"cancelled by {actor}"
@@ -270,6 +296,12 @@ class OnDemand:
         counts. Raises NotFound, for another tenant's run too, Conflict for a run that runs, RunFinished, InvalidInput.
         """
         check_whole("priority", priority, PRIORITIES.start, PRIORITIES.stop - 1)
+        return await self._patience.ask(
+            lambda: self._reprioritise(run_id, priority, tenant_id=tenant_id, actor=actor), what=f"run {run_id}",
+            turn=run_id,
+        )  # fmt: skip
+
+    async def _reprioritise(self, run_id: UUID, priority: int, *, tenant_id: str | None, actor: str) -> bool:
         key = SlotKey(*slot_of(run_id))
         now = self._clock.now()
         for _ in range(LOOKS):

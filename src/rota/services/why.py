@@ -12,7 +12,7 @@ from rota.errors import Conflict, NotFound
 from rota.services.turns import Turns
 from rota.store import jobs
 from rota.store import why as store
-from rota.store.database import Database
+from rota.store.database import Database, Lane
 from rota.store.jobs import StoredJob
 from rota.store.requests import SlotKey
 from rota.store.why import RunLook
@@ -31,7 +31,7 @@ class Why:
     """Answers for one tenant: other tenants' runs do not exist here, and are only counted where they hold a limit."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
+        self._database = database.on(Lane.READS)
         self._clock = clock
         self._turns = Turns()
 

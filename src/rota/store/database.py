@@ -8,6 +8,7 @@ closed and `CommitUnknown` raised, and the caller, whose every write can be repe
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from copy import copy
 from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -46,15 +47,23 @@ class MissingPartition(RotaError):
 
 
 class Lane(Enum):
-    """Pools of their own: renewals and reports never wait behind claims, scans or a handler's queries."""
+    """Pools of their own, so that nobody's waiting stops others.
+
+    Renewals and reports never wait behind claims, scans or a handler's queries; and these never behind what callers ask
+    to be changed, which strangers' transactions may hold, or to be read, which may be wide.
+    """
 
     WORK = "work"
     URGENT = "urgent"
+    CALLS = "calls"
+    READS = "reads"
 
 
 BOUNDS: Final[Mapping[Lane, Bounds]] = {
     Lane.WORK: Bounds(statement=25.0, lock=2.0),
     Lane.URGENT: Bounds(statement=25.0, lock=1.0),
+    Lane.CALLS: Bounds(statement=25.0, lock=0.2),
+    Lane.READS: Bounds(statement=10.0, lock=1.0),
 }
 """A lock that is waited for as long as this is a stranger's: our own transactions are short."""
 assert all(bounds.statement < STATEMENT_TIMEOUT for bounds in BOUNDS.values()), "the server ends a statement first"
@@ -103,17 +112,22 @@ class Database:
     def __init__(self, pools: dict[Lane, Any], sessions: Sessions) -> None:
         self._pools = pools
         self._sessions = sessions
+        self._lane = Lane.WORK
 
     @classmethod
     async def connect(cls, dsn: str, *, size: int = 8, reserved: int = 2, name: str = "rota") -> Self:
         """Prepare the lanes for a primary that takes writes; connections are made when they are first needed.
+
+        `size` are for claims, scans and commands, `reserved` for renewals and reports; half of `size` more are for what
+        callers change, and as many for what they list.
 
         Works through a transaction pooler too; see `way`.
         """
         pools: dict[Lane, Any] = {}
         sessions = Sessions(dsn)
         try:
-            for lane, limit in ((Lane.WORK, size), (Lane.URGENT, reserved)):
+            beside = max(1, size // 2)
+            for lane, limit in {Lane.WORK: size, Lane.URGENT: reserved, Lane.CALLS: beside, Lane.READS: beside}.items():
                 opened: Any = _opening(sessions, BOUNDS[lane], name)
                 pools[lane] = await asyncpg.create_pool(
                     dsn, min_size=0, max_size=limit, connect=opened, max_inactive_connection_lifetime=300.0,
@@ -124,6 +138,12 @@ class Database:
                 pool.terminate()
             raise translate(error, "connect", sent=False) from error
         return cls(pools, sessions)
+
+    def on(self, lane: Lane) -> Self:
+        """Return the same database, whose statements take this lane unless they name another."""
+        other = copy(self)
+        other._lane = lane
+        return other
 
     @property
     def way(self) -> Way:
@@ -136,9 +156,10 @@ class Database:
         return not self.way.holds(BOUNDS[Lane.WORK])
 
     async def fetch(
-        self, statement: Statement, /, *, lane: Lane = Lane.WORK, within: float = STATEMENT_TIMEOUT, **values: Any
+        self, statement: Statement, /, *, lane: Lane | None = None, within: float = STATEMENT_TIMEOUT, **values: Any
     ) -> list[Any]:
         """Run one statement in a transaction of its own: one round trip."""
+        lane = lane or self._lane
         async with self._lend(lane) as connection:
             if self.way.holds(BOUNDS[lane]):
                 return await connection.fetch(statement, within=within, **values)
@@ -146,8 +167,9 @@ class Database:
                 return await connection.fetch(statement, within=within, **values)
 
     @asynccontextmanager
-    async def transaction(self, *, lane: Lane = Lane.WORK) -> AsyncIterator[Connection]:
+    async def transaction(self, *, lane: Lane | None = None) -> AsyncIterator[Connection]:
         """Lend a connection inside a transaction that commits when the block ends well."""
+        lane = lane or self._lane
         async with self._lend(lane) as connection, self._begun(connection, lane):
             yield connection
 
@@ -255,11 +277,14 @@ def translate(error: Exception, name: str, *, sent: bool = True) -> Exception:
 async def repeat(action: Callable[[], Awaitable[T]], *, clock: Clock, tries: int = 5, first_wait: float = 0.05) -> T:
     """Run an action that can be repeated by its own key until it works, at most `tries` times.
 
-    Waits double from `first_wait` seconds. Raises the last DatabaseUnavailable.
+    Waits double from `first_wait` seconds. Raises the last DatabaseUnavailable, and Locked at once: whoever holds the
+    row may do so for long.
     """
     for turn in range(tries - 1):
         try:
             return await action()
+        except Locked:
+            raise
         except DatabaseUnavailable:
             await clock.sleep(first_wait * 2**turn)
     return await action()

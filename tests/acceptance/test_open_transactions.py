@@ -1,0 +1,148 @@
+"""An application's open transaction holds what it touched, and nothing else: whoever asks for the rest is answered."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rota.domain.job import Job
+from rota.testing import RotaKit
+from tests.api.conftest import Answer, Caller, Served
+from tests.api.conftest import server as server
+from tests.api.conftest import serving as serving
+from tests.services.stories import states
+from tests.store.stage import outsider, uncommitted, until
+
+CALLERS = 30
+ANSWERED = 15.0
+"""Seconds within which everything is answered on a machine that has other things to do; nothing waits for the end."""
+KEYED = """SELECT rota.trigger('once', '{"n": 1}', 'default', NULL, 'order-4711')"""
+KEY = {"Idempotency-Key": "order-4711"}
+
+
+def is_told(answer: Answer, what: str) -> bool:
+    """Whether an answer says what is held, and when to ask again."""
+    assert (answer.status, answer.code) == (503, "locked"), answer.body
+    assert int(answer.headers["Retry-After"]) >= 1
+    return what in answer.json["detail"]
+
+
+async def until_nobody_waits(kit: RotaKit) -> None:
+    """Wait until no process of the server waits for a lock any more; the transaction that holds it is still open."""
+    async with outsider(kit.dsn) as other:
+
+        async def look() -> bool:
+            return not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+        await until(look)
+
+
+@asynccontextmanager
+async def answered() -> AsyncIterator[None]:
+    async with asyncio.timeout(ANSWERED):
+        yield
+
+
+async def others_go_on(served: Served, me: Caller, job_id: str, number: int) -> None:
+    """Everything that is not about what is held succeeds."""
+    async with answered():
+        assert (await me.with_headers(Idempotency_Key=f"other-{number}").post("/v1/jobs/once/runs")).status == 201
+        assert (await me.post(f"/v1/jobs/{job_id}/pause", {"reason": "deploy"})).status == 200
+        assert (await me.post(f"/v1/jobs/{job_id}/resume", {})).status == 200
+        await me.put_job(job_id, description=f"edit {number}")
+        run_id = await me.trigger(job_id)
+        assert (await me.get(f"/v1/runs/{run_id}")).status == 200
+        assert [run["run_id"] for run in await me.claim(handlers=["h"], limit=100)].count(run_id) == 1
+        ready = (await served.caller().get("/readyz")).json
+        assert "the database does not answer" not in ready["problems"]
+
+
+async def test_a_key_that_an_open_transaction_holds_stops_nobody_else(server: Served) -> None:
+    me, kit = await server.tenant(), server.kit
+    for job_id in ("once", "other"):
+        await me.put_job(job_id)
+    mine = me.with_headers(**KEY)
+    async with uncommitted(kit.dsn, KEYED) as other:
+        asking = [asyncio.create_task(mine.post("/v1/jobs/once/runs", {"payload": {"n": 1}})) for _ in range(CALLERS)]
+        await others_go_on(server, me, "other", 1)
+        async with answered():
+            for answer in await asyncio.gather(*asking):
+                assert is_told(answer, "the Idempotency-Key 'order-4711' is held by a transaction")
+        await until_nobody_waits(kit)
+        await others_go_on(server, me, "other", 2)
+        await other.execute("ROLLBACK")
+    async with answered():
+        made = await asyncio.gather(*(mine.post("/v1/jobs/once/runs", {"payload": {"n": 1}}) for _ in range(CALLERS)))
+    assert sorted(answer.status for answer in made) == [200] * (CALLERS - 1) + [201]
+    assert len({answer.json["run_id"] for answer in made}) == 1
+
+
+EDITS: dict[str, tuple[str, str, Any]] = {
+    "put": ("PUT", "/v1/jobs/held", {"handler": "h", "description": "new"}),
+    "pause": ("POST", "/v1/jobs/held/pause", {"reason": "deploy"}),
+    "resume": ("POST", "/v1/jobs/held/resume", {}),
+    "delete": ("DELETE", "/v1/jobs/held", None),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_an_edit_of_a_job_that_an_open_transaction_triggered_is_told_so(server: Served, edit: str) -> None:
+    me, kit = await server.tenant(), server.kit
+    for job_id in ("once", "held", "other"):
+        await me.put_job(job_id)
+    method, path, document = EDITS[edit]
+    async with uncommitted(kit.dsn, "SELECT rota.trigger('held')") as other:
+        asking = [asyncio.create_task(me.ask(method, path, document)) for _ in range(CALLERS // 3)]
+        await others_go_on(server, me, "other", 1)
+        async with answered():
+            for answer in await asyncio.gather(*asking):
+                assert is_told(answer, "job 'held' is held by a transaction")
+            # A share of the job is enough for a run.
+            await me.trigger("held")
+        await until_nobody_waits(kit)
+        await other.execute("COMMIT")
+    async with answered():
+        assert (await me.ask(method, path, document)).ok() is not None or edit == "delete"
+
+
+async def test_a_slot_that_an_open_transaction_takes_is_told_so(server: Served) -> None:
+    me, kit = await server.tenant(), server.kit
+    for job_id in ("once", "held", "other"):
+        await me.put_job(job_id)
+    at = "2026-01-01T06:00:00Z"
+    async with uncommitted(kit.dsn, f"SELECT rota.trigger('held', scheduled_for => '{at}')") as other:
+        asking = [
+            asyncio.create_task(me.post("/v1/jobs/held/runs", {"scheduled_for": at})) for _ in range(CALLERS // 3)
+        ]
+        await others_go_on(server, me, "other", 1)
+        async with answered():
+            for answer in await asyncio.gather(*asking):
+                assert is_told(answer, "of job 'held' is held by a transaction")
+        await until_nobody_waits(kit)
+        await other.execute("COMMIT")
+    async with answered():
+        assert (await me.post("/v1/jobs/held/runs", {"scheduled_for": at})).code == "slot-taken"
+
+
+async def test_a_run_that_an_open_transaction_completes_cannot_be_cancelled_just_now(server: Served) -> None:
+    me, kit = await server.tenant(), server.kit
+    for job_id in ("once", "other"):
+        await me.put_job(job_id)
+    await kit.put(Job(job_id="held", handler="apart"))
+    await me.trigger("held")
+    [run] = await me.claim(handlers=["apart"])
+    complete = f"SELECT rota.complete('{run['run_id']}', '{run['lease_token']}')"
+    path = f"/v1/runs/{run['run_id']}/cancel"
+    async with uncommitted(kit.dsn, complete) as other:
+        asking = [asyncio.create_task(me.post(path)) for _ in range(CALLERS // 3)]
+        await others_go_on(server, me, "other", 1)
+        async with answered():
+            for answer in await asyncio.gather(*asking):
+                assert is_told(answer, f"run {run['run_id']} is held by a transaction")
+        await until_nobody_waits(kit)
+        await other.execute("COMMIT")
+    async with answered():
+        assert (await me.post(path)).code == "run-finished"
+    assert await states(kit, "held") == ["succeeded"]
