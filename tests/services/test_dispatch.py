@@ -2,21 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from rota.domain.attempt import Claim, Outcome, Report
-from rota.domain.job import Job
+from rota.domain.job import LONGEST_LEASE, Job
 from rota.domain.run import RunState
-from rota.errors import DatabaseUnavailable
+from rota.errors import DatabaseUnavailable, Locked
 from rota.services import dispatch as module
-from rota.services.dispatch import Dispatch
+from rota.services.dispatch import DOUBT_EAGER, DOUBT_PAUSE, Dispatch
+from rota.store import database as store_database
 from rota.store.database import STATEMENT_TIMEOUT
 from rota.testing import RotaKit
 from tests.services.stories import Faulty, states
-from tests.store.stage import Impatient, uncommitted, until_gone, until_waiting_for
+from tests.store.stage import Impatient, outsider, rows_of, uncommitted, until, until_gone, until_waiting_for
 
 
 class Claimer:
@@ -36,6 +40,36 @@ class Claimer:
         for number in range(count):
             slot = self.kit.clock.now() - timedelta(seconds=number)
             await self.kit.on_demand.trigger("tick", tenant_id="default", scheduled_for=slot)
+
+
+@asynccontextmanager
+async def awaited_standby(kit: RotaKit) -> AsyncIterator[None]:
+    """Let commits wait for a standby that is not there, while the block lasts."""
+    async with outsider(kit.dsn, synchronous_commit="local") as other:
+        await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        await other.execute("SELECT pg_reload_conf()")
+        probing = asyncio.create_task(_until_commits_wait(kit, other))
+        try:
+            await probing
+            yield
+        finally:
+            await other.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            await other.execute("SELECT pg_reload_conf()")
+
+
+async def _until_commits_wait(kit: RotaKit, other: Any) -> None:
+    """Commit again and again until a commit waits; then leave it."""
+    async with outsider(kit.dsn, application_name="probe") as probe:
+
+        async def commit() -> None:
+            while True:
+                await probe.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
+
+        committing = asyncio.create_task(commit())
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'probe' AND wait_event = 'SyncRep'"
+        await until(partial(other.fetchval, waits))
+        committing.cancel()
+        await asyncio.wait({committing})
 
 
 @pytest_asyncio.fixture
@@ -71,7 +105,7 @@ async def test_a_claim_that_commits_late_is_handed_over_and_holds_up_no_other(cl
     [first] = await claimer.claim()
     [commit] = claimer.database.late
     await commit()
-    claimer.clock.advance(2 * STATEMENT_TIMEOUT)
+    claimer.clock.advance(LONGEST_LEASE - timedelta(seconds=1))
     [second] = await claimer.claim()
     assert first.run_id != second.run_id
     assert await claimer.claim() == []
@@ -88,24 +122,61 @@ async def test_a_claim_whose_caller_is_cancelled_is_handed_to_its_next_call(clai
             await claiming
         await other.execute("COMMIT")
         await until_gone(other, pid)
-    claimer.database.trouble = {"claim_runs": "refused"}
+    # Let go at last, the statement was done, or ended since its caller had left: the run is its worker's either way.
     assert len(await claimer.claim()) == 1
 
 
-async def test_a_claim_that_never_arrived_is_asked_for_until_it_cannot_commit_any_more(claimer: Claimer) -> None:
+async def test_a_claim_that_never_arrived_is_asked_for_as_long_as_a_lease_that_it_could_have_made(
+    claimer: Claimer,
+) -> None:
     await claimer.has_runs(0)
     claimer.database.trouble = {"claim_runs": "late"}
     assert await claimer.claim() == []
     claimer.database.trouble = {}
     asked = claimer.database.asked
-    claimer.clock.advance(STATEMENT_TIMEOUT - 1)
+    claimer.clock.advance(DOUBT_EAGER - 1)
     assert await claimer.claim() == []
     assert asked["claimed_under"] == 2, "it may be running yet"
+    claimer.clock.advance(LONGEST_LEASE.total_seconds() - DOUBT_EAGER)
+    for _ in range(10):
+        assert await claimer.claim() == []
+    assert asked["claimed_under"] == 3, "it may commit yet, and a look a second is enough"
     claimer.clock.advance(1)
-    assert await claimer.claim() == []
-    assert asked["claimed_under"] == 3
-    assert await claimer.claim() == []
-    assert asked["claimed_under"] == 3, "that look was believed"
+    for _ in range(10):
+        assert await claimer.claim() == []
+    assert asked["claimed_under"] == 4, "that look was believed"
+
+
+async def test_a_table_that_is_locked_leaves_no_claim_in_doubt_and_no_run_leased(claimer: Claimer) -> None:
+    """The server ends the wait and says so: nothing comes true later under a token that no worker knows."""
+    await claimer.has_runs(2)
+    async with uncommitted(claimer.kit.dsn, "LOCK TABLE rota.pending"):
+        for _ in range(2):
+            with pytest.raises(Locked):
+                await claimer.claim()
+    assert claimer.database.asked["claim_runs"] == 2
+    assert claimer.database.asked["claimed_under"] == 0
+    assert (await rows_of(claimer.kit))["lease"] == 0
+    assert len(await claimer.claim(limit=2)) == 2
+
+
+async def test_a_claim_whose_commit_waits_for_a_standby_reaches_its_worker_when_it_comes_through(
+    rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed socket does not end such a wait, and its end makes the lease: the doubt has to outlast it."""
+    async with await Faulty.connect(rota_kit.dsn) as database, outsider(rota_kit.dsn) as other:
+        claimer = Claimer(rota_kit, database)
+        await claimer.has_runs(1)
+        async with awaited_standby(rota_kit):
+            monkeypatch.setattr(store_database, "STATEMENT_TIMEOUT", 0.5)
+            assert await claimer.claim() == []
+            monkeypatch.undo()
+            claimer.clock.advance(LONGEST_LEASE / 2)
+            assert await claimer.claim() == []
+        await until(partial(other.fetchval, "SELECT count(*) FROM rota.lease"))
+        claimer.clock.advance(DOUBT_PAUSE)
+        claimer.database.trouble = {"claim_runs": "refused"}
+        assert len(await claimer.claim()) == 1
 
 
 async def test_what_is_more_than_a_call_wants_is_kept_for_the_next(claimer: Claimer) -> None:

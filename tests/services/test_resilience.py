@@ -14,7 +14,8 @@ from rota.errors import DatabaseUnavailable
 from rota.services.loop import BACKOFF_FIRST, BACKOFF_LIMIT, Loop, run_together
 from rota.settings import Settings
 from rota.store import database as database_module
-from rota.store.database import Database
+from rota.store.database import Database, Lane
+from rota.store.statements import upkeep
 from rota.testing import RotaKit, TestCluster
 from tests.services.stories import START, WatchedClock, administrator, every, kill_backends, outage
 
@@ -164,13 +165,15 @@ async def test_all_loops_of_a_scheduler_go_on_after_trouble_with_the_database(ro
 async def narrow(cluster: TestCluster) -> AsyncIterator[tuple[Database, Rota]]:
     """Yield a cluster over a database with one connection per lane."""
     async with cluster.database() as dsn, await Database.connect(dsn, size=1, reserved=1) as database:
+        for lane in Lane:
+            await database.fetch(upkeep.backend, lane=lane)
         yield database, assemble(Settings(), dsn=dsn, database=database, clock=WatchedClock())
 
 
 async def test_an_empty_pool_is_waited_out(rota_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """B73: whoever holds the connection for work delays the timer, and ends nothing."""
-    monkeypatch.setattr(database_module, "ACQUIRE_TIMEOUT", 0.05)
     async with narrow(rota_cluster) as (database, cluster):
+        monkeypatch.setattr(database_module, "ACQUIRE_TIMEOUT", 0.05)
         clock, stop = cluster.clock, asyncio.Event()
         assert isinstance(clock, WatchedClock)
         await cluster.definitions.put([every("1s")])
@@ -193,8 +196,8 @@ async def test_renewals_and_reports_have_a_connection_of_their_own(
     rota_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B73: with every connection for work taken, leases are still renewed and ended."""
-    monkeypatch.setattr(database_module, "ACQUIRE_TIMEOUT", 0.05)
     async with narrow(rota_cluster) as (database, cluster):
+        monkeypatch.setattr(database_module, "ACQUIRE_TIMEOUT", 0.05)
         kit = RotaKit(dsn=cluster.dsn, database=database, clock=WatchedClock(), settings=Settings())
         await kit.put(Job(job_id="tick", handler="h"))
         await kit.on_demand.trigger("tick", tenant_id="default")

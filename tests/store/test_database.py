@@ -55,8 +55,9 @@ async def test_renewals_and_reports_do_not_wait_behind_work_that_has_taken_every
 async def test_work_without_a_free_connection_is_refused_after_a_while(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ACQUIRE_TIMEOUT", 0.05)
     async with await Database.connect(dsn, size=1) as database:
+        await pid_of(database)
+        monkeypatch.setattr(module, "ACQUIRE_TIMEOUT", 0.05)
         async with database.transaction():
             with pytest.raises(DatabaseUnavailable, match="no connection to the database: TimeoutError") as refused:
                 await pid_of(database)

@@ -16,6 +16,7 @@ from rota.domain.retry import RetryPolicy
 from rota.domain.schedule import Schedule, schedule_from_json, schedule_to_json
 from rota.errors import InvalidInput
 
+LONGEST_LEASE: Final = timedelta(hours=1)
 NAME_LIMIT: Final = 200
 """The most characters in a tenant's, job's, pool's or handler's name."""
 PAYLOAD_LIMIT: Final = 256 * 1024
@@ -101,7 +102,7 @@ class Job:
         object.__setattr__(self, "limits", _check_limits(self.limits))
         _check_duration("misfire_grace", self.misfire_grace, timedelta(0), timedelta(days=31))
         _check_duration("timeout", self.timeout, timedelta(milliseconds=1), timedelta(days=7))
-        _check_duration("lease_duration", self.lease_duration, timedelta(seconds=1), timedelta(hours=1))
+        _check_duration("lease_duration", self.lease_duration, timedelta(seconds=1), LONGEST_LEASE)
         _check_duration("jitter", self.jitter, timedelta(0), timedelta(days=1))
         if self.start_deadline is not None:
             _check_duration("start_deadline", self.start_deadline, timedelta(milliseconds=1), timedelta(days=31))

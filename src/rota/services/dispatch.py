@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 from rota.clock import Clock
 from rota.domain.attempt import CLAIM_LIMIT, Claim
+from rota.domain.job import LONGEST_LEASE
 from rota.errors import CommitUnknown, DatabaseUnavailable
 from rota.services.rounds import Round
 from rota.store import claims, parking
@@ -31,8 +32,11 @@ LOOKS: Final = 20
 """The most looks of one claim: runs that have to wait for their limits stand in front of others that need not."""
 SCAN_LIMIT: Final = 500
 """The most runs that one look reads."""
-DOUBTS: Final = 64
+DOUBTS: Final = 256
 """The most claims in doubt that are remembered; the oldest goes first, and its leases, should there be any, run out."""
+DOUBT_EAGER: Final = 2 * STATEMENT_TIMEOUT
+"""Seconds for which each claim of a worker looks at what it has in doubt; later only one in DOUBT_PAUSE does."""
+DOUBT_PAUSE: Final = 1.0
 ROUNDS: Final = 1000
 """The most rounds that are kept; without one a claim begins with the first tenant and looks at its whole queue."""
 AWAITED: Final = 1000
@@ -188,17 +192,18 @@ class Dispatch:
 
     async def _read_back(self, asked: "_Asked") -> list[Claim]:
         """Return at most `limit` of the runs that the worker's claims in doubt took after all; the rest comes later."""
-        doubts = [doubt for doubt in self._doubts if doubt.worker == asked.worker]
+        asked_at = self._clock.monotonic()
+        doubts = [doubt for doubt in self._doubts if doubt.worker == asked.worker and doubt.is_due(asked_at)]
         if not doubts:
             return []
-        asked_at = self._clock.monotonic()
         tokens = [token for doubt in doubts for token in doubt.tokens]
         found = await claims.claimed_under(self._database, tokens, worker_id=asked.worker_id)
         given: list[Claim] = []
         # Only what is still in doubt: a call beside this one may have had the same answer.
         for doubt in [doubt for doubt in doubts if doubt in self._doubts]:
             leased = [claim for claim in found if claim.key.token in doubt.tokens]
-            if not leased and asked_at - doubt.since < STATEMENT_TIMEOUT:
+            doubt.asked_at = asked_at
+            if not leased and asked_at - doubt.since < LONGEST_LEASE.total_seconds():
                 continue  # it may commit yet
             now_given = leased[: asked.limit - len(given)]
             given += now_given
@@ -234,12 +239,21 @@ class _Taking:
 
 @dataclass(slots=True, eq=False)
 class _Doubt:
-    """A claim that got no answer; an empty look is believed once the server has had STATEMENT_TIMEOUT more for it."""
+    """A claim that got no answer.
+
+    The server ends what it waits for, but not a commit: one that waits for a standby may come through at any time. So
+    an empty look is believed only when whatever lease the claim could have made has run out.
+    """
 
     worker: tuple[str | None, str]
     tokens: frozenset[UUID]
     since: float
     """When its caller gave it up, on the stopwatch."""
+    asked_at: float = -inf
+    """When it was last looked at."""
+
+    def is_due(self, now: float) -> bool:
+        return now - self.since < DOUBT_EAGER or now - self.asked_at >= DOUBT_PAUSE
 
 
 @dataclass(frozen=True, slots=True)

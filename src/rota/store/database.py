@@ -75,10 +75,12 @@ class Connection:
     def __init__(self, raw: Any) -> None:
         self._raw = raw
 
-    async def fetch(self, statement: Statement, /, *, within: float = STATEMENT_TIMEOUT, **values: Any) -> list[Any]:
+    async def fetch(self, statement: Statement, /, *, within: float | None = None, **values: Any) -> list[Any]:
         """Run a statement; rows can be read by column name. Raises DatabaseUnavailable, CommitUnknown."""
         arguments = statement.arguments(values)
-        return await self._guarded(lambda: self._raw.fetch(statement.text, *arguments), within, statement.name)
+        return await self._guarded(
+            lambda: self._raw.fetch(statement.text, *arguments), within or STATEMENT_TIMEOUT, statement.name
+        )
 
     async def execute(self, name: str, command: str) -> str:
         """Run a command without values, and return what the server says of it."""
@@ -156,7 +158,7 @@ class Database:
         return not self.way.holds(BOUNDS[Lane.WORK])
 
     async def fetch(
-        self, statement: Statement, /, *, lane: Lane | None = None, within: float = STATEMENT_TIMEOUT, **values: Any
+        self, statement: Statement, /, *, lane: Lane | None = None, within: float | None = None, **values: Any
     ) -> list[Any]:
         """Run one statement in a transaction of its own: one round trip."""
         lane = lane or self._lane
