@@ -81,6 +81,7 @@ async def test_a_key_that_an_open_transaction_holds_stops_nobody_else(server: Se
 
 EDITS: dict[str, tuple[str, str, Any]] = {
     "put": ("PUT", "/v1/jobs/held", {"handler": "h", "description": "new"}),
+    "patch": ("PATCH", "/v1/jobs/held", {"description": "new"}),
     "pause": ("POST", "/v1/jobs/held/pause", {"reason": "deploy"}),
     "resume": ("POST", "/v1/jobs/held/resume", {}),
     "delete": ("DELETE", "/v1/jobs/held", None),

@@ -306,7 +306,10 @@ class Definitions:
                 )
                 return result
 
-        result = await (once() if if_version is not None else repeat(once, clock=self._clock))
+        async def patiently() -> PutResult:
+            return await self._patience.ask(once, what=f"job {job_id!r}", turn=(tenant_id, job_id))
+
+        result = await (patiently() if if_version is not None else repeat(patiently, clock=self._clock))
         if result.changed:
             self._hints.publish(SCHEDULES)
         return result
