@@ -17,7 +17,7 @@ from rota.domain.retry import RetryPolicy
 from rota.services.dispatch import Dispatch
 from rota.store.audit import SYSTEM
 from rota.testing import RotaKit
-from tests.services.flow import OPERATOR, Bucket, LimitModel, Under, claim, succeed, under_limit
+from tests.services.flow import OPERATOR, Bucket, LimitModel, Under, claim, succeed
 from tests.services.stories import fetch
 
 _JOBS: Final[dict[str, dict[str, Any]]] = {
@@ -183,7 +183,7 @@ class Walk:
                     assert total <= limit.burst + limit.rate * (at - began).total_seconds() + 1e-6
 
     async def nobody_idles(self) -> None:
-        """Let everybody claim until nobody gets anything; then each run that waits has a limit that is full for it.
+        """Let everybody claim until nobody gets anything; then something holds each run that waits.
 
         What waits for one limit and then for another is looked at once for each: not all is found at the first look.
         """
@@ -199,31 +199,42 @@ class Walk:
         raise AssertionError(f"these wait though nothing holds them back: {idle}")
 
     async def idle(self) -> list[str]:
-        """Return the jobs of runs that wait though they could start."""
+        """Return the jobs of runs that wait though they could start.
+
+        Only this holds a run: a limit without room for it, once what is saved for another is left alone; or a run that
+        is held, of its tenant and pool and of better rank, and under one of its limits.
+        """
         now = self.kit.clock.now()
         waiting = await fetch(
             self.kit,
-            "SELECT j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload, p.limit_key"
+            "SELECT j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload, p.pool, p.rank"
             "  FROM rota.pending p JOIN rota.job j USING (shard, job_uid)"
-            "  JOIN rota.run r USING (shard, job_uid, scheduled_for) WHERE p.gate IN ('open', 'limit')",
+            "  JOIN rota.run r USING (shard, job_uid, scheduled_for) WHERE p.gate IN ('open', 'limit')"
+            " ORDER BY p.rank",
         )
-        unders = [
-            self.model.over(self.jobs[row["tenant_id"], row["job_id"]], orjson.loads(row["payload"])) for row in waiting
-        ]
-        # Who costs more is not passed by, so a limit holds everybody back once it has no room for one of them.
-        full = {
-            key for under in unders for key, limit in under.items() if self.model.room(key, limit, now) < limit.cost
-        }
-        # And a run that waits for a limit that it is under no more, since its tenant has put its own, waits on
-        # until that one has room.
-        full |= {
-            f"downstream/{owner}/{name}"
-            for (owner, name), limit in self.model.limits.items()
-            if self.model.room(f"downstream/{owner}/{name}", under_limit(limit, 1), now) < 1
-        }
-        return [
-            row["job_id"] for row, under in zip(waiting, unders, strict=True) if not full & {*under, row["limit_key"]}
-        ]
+        savings = await fetch(
+            self.kit, "SELECT limit_key, tenant_id, pool, cost FROM rota.saving WHERE saves AND until > $1", now
+        )
+        saved = {row["limit_key"]: row for row in savings}
+        facts = []
+        for row in waiting:
+            under = self.model.over(self.jobs[row["tenant_id"], row["job_id"]], orjson.loads(row["payload"]))
+            queue = (row["tenant_id"], row["pool"])
+            is_full = any(
+                self.model.room(key, limit, now) - (saved[key]["cost"] if _is_saved_from(saved.get(key), queue) else 0)
+                < limit.cost
+                for key, limit in under.items()
+            )
+            facts.append((row["rank"], not is_full, queue, set(under), row["job_id"]))
+        held: list[tuple[tuple[str, str], set[str]]] = []
+        idle = []
+        # Of two of the same rank either is first.
+        for _, fits, queue, keys, job_id in sorted(facts, key=lambda fact: fact[:2]):
+            if fits and not any(of == queue and both & keys for of, both in held):
+                idle.append(job_id)
+            else:
+                held.append((queue, keys))
+        return idle
 
     async def end(self) -> None:
         """Give every limit some room, let workers come back, and see that every run ends."""
@@ -242,3 +253,8 @@ class Walk:
             if row["runs"] == 0:
                 return
         raise AssertionError("some runs wait for ever")
+
+
+def _is_saved_from(saving: Any, queue: tuple[str, str]) -> bool:
+    """Tell whether what is saved is for a run of another tenant or pool."""
+    return saving is not None and queue != (saving["tenant_id"], saving["pool"])

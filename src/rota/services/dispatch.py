@@ -23,6 +23,7 @@ from rota.clock import Clock
 from rota.domain.attempt import CLAIM_LIMIT, Claim
 from rota.domain.job import LONGEST_LEASE
 from rota.errors import CommitUnknown, DatabaseUnavailable
+from rota.services.returning import let_in_parked
 from rota.services.rounds import Round
 from rota.store import claims, parking
 from rota.store.claims import BOTTOM, ClaimKey, ClaimRepeated, Refusal
@@ -159,7 +160,7 @@ class Dispatch:
         if met := [limit for limit in refusals if limit.is_new]:
             await parking.open_limits(self._database, met, now=now)
         if stuck := {limit.limit_key: "" for limit in refusals if limit.is_stuck}:
-            await parking.return_parked(self._database, stuck, now=now, limit=SCAN_LIMIT)
+            await let_in_parked(self._database, stuck, now=now)
         for limit in refusals:
             if limit.next_token_at is not None:
                 known = self._awaited.get((pool, limit.limit_key))
@@ -171,9 +172,10 @@ class Dispatch:
         if not keys:
             return
         afters = {key: self._awaited.pop((pool, key)).after for key in keys}
-        for back in await parking.return_parked(self._database, afters, now=now, limit=SCAN_LIMIT):
+        for back in await let_in_parked(self._database, afters, now=now):
             if back.next_token_at is not None:
-                self._await(back.limit_key, pool, back.next_token_at, after=back.last_tenant_id or "")
+                after = afters[back.limit_key] if back.after is None else back.after
+                self._await(back.limit_key, pool, back.next_token_at, after=after)
 
     def _await(self, limit_key: str, pool: str, at: datetime, *, after: str) -> None:
         if (pool, limit_key) in self._awaited or len(self._awaited) < AWAITED:

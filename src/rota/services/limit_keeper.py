@@ -13,6 +13,9 @@ INTERVAL: Final = 0.5
 LIMITS_REMEMBERED: Final = 10_000
 """Of how many limits it is remembered whose turn was the last, and whom nobody takes."""
 
+LOOKS_AT_ONCE: Final = 10
+"""The most looks without a pause."""
+
 
 class LimitKeeper:
     """Runs beside every scheduler; a look is safe to take twice and by many.
@@ -28,6 +31,7 @@ class LimitKeeper:
         self._after = ""
         self._idle: dict[str, int] = {}
         self._afters: dict[str, str] = {}
+        self._looks = 0
 
     async def tick(self) -> bool:
         """Let runs in whose limits have room."""
@@ -37,15 +41,16 @@ class LimitKeeper:
         for key in keys:
             self._idle.pop(key, None)
         self._idle |= {limit.limit_key: limit.there for limit in returned if limit.has_room and limit.there}
-        self._afters |= {
-            limit.limit_key: limit.last_tenant_id for limit in returned if limit.last_tenant_id is not None
-        }
+        self._afters |= {limit.limit_key: limit.after for limit in returned if limit.after is not None}
         self._after = keys[-1] if len(keys) == BATCH else ""
         if not self._after and max(len(self._idle), len(self._afters)) > LIMITS_REMEMBERED:
             self._idle.clear()
             self._afters.clear()
-        # Where there was room for many, the next batch need not wait.
-        return bool(self._after) and sum(limit.runs > 0 for limit in returned) > BATCH // 10
+        # Where there was room for many, the next batch need not wait, nor those whom one look did not reach.
+        has_more = bool(self._after) and sum(limit.runs > 0 for limit in returned) > BATCH // 10
+        has_more = has_more or any(limit.has_more for limit in returned)
+        self._looks = self._looks + 1 if has_more else 0
+        return has_more and self._looks % LOOKS_AT_ONCE != 0
 
     async def pause(self) -> float:
         """Look twice a second; an edited limit is looked at once."""

@@ -704,6 +704,7 @@ CREATE TABLE rota.permit (
     limit_key text NOT NULL,
     slot integer NOT NULL,
     token uuid,
+    used_at timestamp with time zone,
     CONSTRAINT permit_slot_check CHECK ((slot >= 1))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
@@ -711,6 +712,8 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_thr
 COMMENT ON TABLE rota.permit IS 'A row for each permit: a cap cannot be exceeded, since there are no more rows to hold.';
 
 COMMENT ON COLUMN rota.permit.token IS 'The lease that holds it, NULL while it is free. In no index, so that it changes hands by a HOT update.';
+
+COMMENT ON COLUMN rota.permit.used_at IS 'When it was last given to a lease, or made; NULL where no version told.';
 
 CREATE VIEW rota.run_attempt AS
  SELECT rota.run_id(a.job_uid, a.scheduled_for) AS run_id,
@@ -729,6 +732,25 @@ CREATE VIEW rota.run_attempt AS
      LEFT JOIN rota.job j ON (((j.shard = a.shard) AND (j.job_uid = a.job_uid))));
 
 COMMENT ON VIEW rota.run_attempt IS 'Ended attempts in the textbook shape.';
+
+CREATE TABLE rota.saving (
+    limit_key text NOT NULL,
+    shard smallint NOT NULL,
+    job_uid bigint NOT NULL,
+    scheduled_for timestamp with time zone NOT NULL,
+    tenant_id text NOT NULL,
+    pool text NOT NULL,
+    cost integer NOT NULL,
+    saves boolean NOT NULL,
+    since timestamp with time zone NOT NULL,
+    until timestamp with time zone NOT NULL,
+    CONSTRAINT saving_check CHECK ((since < until)),
+    CONSTRAINT saving_cost_check CHECK ((cost >= 2))
+);
+
+COMMENT ON TABLE rota.saving IS 'The run that is first in turn at a limit and takes more of it than is free.';
+
+COMMENT ON COLUMN rota.saving.saves IS 'Until then what becomes free is kept for its tenant in its pool; else others pass it by until then.';
 
 CREATE TABLE rota.schedule (
     shard smallint NOT NULL,
@@ -895,6 +917,9 @@ ALTER TABLE ONLY rota.pool
 ALTER TABLE ONLY rota.run
     ADD CONSTRAINT run_pkey PRIMARY KEY (shard, job_uid, scheduled_for);
 
+ALTER TABLE ONLY rota.saving
+    ADD CONSTRAINT saving_pkey PRIMARY KEY (limit_key);
+
 ALTER TABLE ONLY rota.schedule
     ADD CONSTRAINT schedule_pkey PRIMARY KEY (shard, job_uid);
 
@@ -943,6 +968,8 @@ CREATE INDEX pending_handler ON rota.pending USING btree (pool, handler, tenant_
 CREATE INDEX pending_held ON rota.pending USING btree (pool, tenant_id) WHERE ((gate || ''::text) = ANY (ARRAY['time'::text, 'handler'::text, 'limit'::text]));
 
 CREATE INDEX pending_limit ON rota.pending USING btree (limit_key, tenant_id, pool, rank) WITH (deduplicate_items=off) WHERE (gate = 'limit'::text);
+
+CREATE INDEX pending_limit_pool ON rota.pending USING btree (limit_key, pool, tenant_id, rank) WITH (deduplicate_items=off) WHERE (gate = 'limit'::text);
 
 CREATE INDEX pending_open ON rota.pending USING btree (pool, tenant_id, rank) WITH (deduplicate_items=off) WHERE (gate = 'open'::text);
 

@@ -117,7 +117,8 @@ asked AS MATERIALIZED (
          f.payload) l),
 -- Nobody passes by those of his tenant who wait for the limit already.
 needs AS MATERIALIZED (
-  SELECT a.turn, a.at, a.limit_key, a.permits, a.rate, a.burst, a.cost, coalesce(a.rank > first.rank, false) AS is_behind
+  SELECT a.turn, a.at, a.queued_by, a.limit_key, a.permits, a.rate, a.burst, a.cost,
+         coalesce(a.rank > first.rank, false) AS is_behind
     FROM asked a
     FULL JOIN (SELECT d.limit_key, d.queued_by, w.rank
                  FROM (SELECT DISTINCT x.limit_key, x.queued_by FROM asked x) d
@@ -125,10 +126,14 @@ needs AS MATERIALIZED (
                       SELECT p.rank FROM rota.pending p
                        WHERE p.gate = 'limit' AND p.limit_key = d.limit_key AND p.tenant_id = d.queued_by
                          AND p.pool = $pool ORDER BY p.rank LIMIT 1) w ON true) first USING (limit_key, queued_by)),
+-- What a limit saves for a run that takes much of it is left for that one's tenant in its pool.
+savings AS MATERIALIZED (
+  SELECT s.limit_key, s.cost, CASE WHEN s.pool = $pool THEN s.tenant_id END AS tenant_id FROM rota.saving s
+   WHERE s.limit_key = ANY (ARRAY (SELECT DISTINCT n.limit_key FROM needs n)) AND s.saves AND s.until > $now),
 keys AS MATERIALIZED (
   SELECT n.limit_key, max(n.permits) AS permits, max(n.rate) AS rate, max(n.burst) AS burst,
-         sum(n.cost)::integer AS wanted
-    FROM needs n GROUP BY n.limit_key),
+         sum(n.cost)::integer AS wanted, coalesce(max(s.cost), 0) AS saved, max(s.tenant_id) AS saved_for
+    FROM needs n FULL JOIN savings s USING (limit_key) GROUP BY n.limit_key),
 buckets AS MATERIALIZED (
   SELECT b.limit_key, b.ctid AS at, b.tokens, b.refilled_at FROM rota.bucket b
    WHERE b.limit_key = ANY (ARRAY (SELECT k.limit_key FROM keys k WHERE k.rate IS NOT NULL))
@@ -136,7 +141,7 @@ buckets AS MATERIALIZED (
 reach AS MATERIALIZED (
   -- Up to which slot permits are taken: up to the cap. Where it was lowered and somebody holds what lies above, only so
   -- far that the cap holds although every one up to there were taken: others look at the same moment.
-  SELECT k.limit_key, k.wanted,
+  SELECT k.limit_key, k.wanted + k.saved AS wanted,
          CASE WHEN EXISTS (SELECT FROM rota.permit o
                             WHERE o.limit_key = k.limit_key AND o.slot > k.permits AND o.token IS NOT NULL)
               THEN (SELECT coalesce(max(s.slot), 0)
@@ -158,11 +163,11 @@ slots AS MATERIALIZED (
     FROM locked l
    WHERE NOT l.at NOT IN (SELECT v.ctid FROM rota.permit v WHERE v.ctid = ANY (ARRAY (SELECT x.at FROM locked x)))),
 room AS MATERIALIZED (
-  SELECT k.limit_key, k.permits, k.rate, k.burst, b.at, b.tokens, b.refilled_at,
+  SELECT k.limit_key, k.permits, k.rate, k.burst, k.saved, k.saved_for, b.at, b.tokens, b.refilled_at,
          least(CASE WHEN k.permits IS NOT NULL THEN coalesce(s.free, 0) END, floor(b.tokens)) AS free,
          -- Nor is a bucket of use that was filled in the future: the clock was set back, and it would give nothing till then.
          k.rate IS NOT NULL AND (b.at IS NULL OR b.refilled_at > $now::timestamptz + interval '5 s') AS has_no_bucket,
-         coalesce(s.free, 0) < k.wanted AND coalesce(k.permits, 0) > (
+         coalesce(s.free, 0) < k.wanted + k.saved AND coalesce(k.permits, 0) > (
            SELECT count(*) FROM rota.permit x WHERE x.limit_key = k.limit_key AND x.slot <= k.permits) AS has_few_rows
     FROM keys k
     FULL JOIN (SELECT limit_key, count(*) AS free FROM slots GROUP BY limit_key) s USING (limit_key)
@@ -172,11 +177,15 @@ room AS MATERIALIZED (
           USING (limit_key)),
 fits AS MATERIALIZED (
   -- What cannot run by itself takes nothing from those behind it.
-  SELECT n.turn, n.at, n.limit_key, n.permits, n.rate, n.cost, n.is_behind, r.has_no_bucket OR r.has_few_rows AS is_new,
-         NOT (n.is_behind OR r.has_no_bucket OR r.has_few_rows OR n.cost > r.free)
-         AND sum(CASE WHEN n.is_behind OR n.cost > r.free THEN 0 ELSE n.cost END)
-               OVER (PARTITION BY n.limit_key ORDER BY n.turn) <= r.free AS ok
-    FROM needs n FULL JOIN room r USING (limit_key)),
+  SELECT o.*, NOT (o.is_behind OR o.is_new OR o.cost > o.free)
+         AND sum(CASE WHEN o.is_behind OR o.cost > o.free THEN 0 ELSE o.cost END)
+               OVER (PARTITION BY o.limit_key, o.is_saved_for ORDER BY o.turn) <= o.free AS ok
+    FROM (SELECT n.turn, n.at, n.limit_key, n.permits, n.rate, n.cost, n.is_behind,
+                 r.has_no_bucket OR r.has_few_rows AS is_new, n.queued_by IS NOT DISTINCT FROM r.saved_for AS is_saved_for,
+                 CASE WHEN r.saved = 0 THEN r.free
+                      WHEN n.queued_by = r.saved_for THEN least(r.saved, r.free)
+                      ELSE r.free - r.saved END AS free
+            FROM needs n FULL JOIN room r USING (limit_key)) o),
 refused AS MATERIALIZED (
   SELECT turn, at, min(limit_key) FILTER (WHERE NOT is_new) AS limit_key, bool_or(is_new) AS is_new
     FROM fits WHERE NOT ok GROUP BY turn, at),
@@ -210,7 +219,8 @@ paid AS (
 given AS (
   UPDATE rota.permit p
      SET token = ($tokens::uuid[])[(ARRAY (SELECT h.turn FROM held h))[
-                                    array_position(ARRAY (SELECT h.at FROM held h), p.ctid)]]
+                                    array_position(ARRAY (SELECT h.at FROM held h), p.ctid)]],
+         used_at = $now
    WHERE p.ctid = ANY (ARRAY (SELECT h.at FROM held h))),
 leased AS (
   INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id,
@@ -243,8 +253,8 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, f.limit_key, bool_or(f.is_new),
        -- What was counted for runs that another limit refused is free still.
-       bool_or(r.free >= f.cost AND (
-         f.is_behind OR r.free - coalesce(s.cost, 0) >= f.cost AND (SELECT count(*) FROM granted) < $limit)),
+       bool_or(f.free >= f.cost AND (
+         f.is_behind OR f.free - coalesce(s.cost, 0) >= f.cost AND (SELECT count(*) FROM granted) < $limit)),
        max(r.permits), max(r.burst),
        max(CASE WHEN r.tokens - coalesce(s.tokens, 0) < f.cost THEN
              $now::timestamptz + (f.cost - r.tokens + coalesce(s.tokens, 0)) / r.rate * interval '1 s' END),
