@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from yarl import URL
 
 from rota.api.app import create_app
+from rota.api.binding import bind
 from rota.api.serving import serve
 from rota.testing import RotaKit
 
@@ -144,7 +145,7 @@ def serving(rota_kit: RotaKit) -> Serving:
         app = create_app(rota_kit.rota, **options)
         stop = asyncio.Event()
         bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(serve(app, host="127.0.0.1", port=0, stop=stop, started=bound.set_result))
+        task = asyncio.create_task(serve(app, bind("127.0.0.1", 0), stop=stop, started=bound.set_result))
         try:
             async with asyncio.timeout(20), aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
                 url = await bound

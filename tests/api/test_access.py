@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from rota.api.app import create_app
+from rota.api.binding import bind
 from rota.api.calls import Route
 from rota.api.serving import serve
 from rota.clock import ManualClock
@@ -243,10 +244,10 @@ async def test_open_on_loopback_a_web_page_gets_nothing(serving: Serving) -> Non
 async def test_an_open_api_is_served_to_this_machine_only(rota_kit: RotaKit) -> None:
     app = create_app(rota_kit.rota, open_to="loopback")
     with pytest.raises(SetupFailed, match="rota token create"):
-        await serve(app, host="0.0.0.0", port=0, stop=asyncio.Event())
+        await serve(app, bind("0.0.0.0", 0), stop=asyncio.Event())
 
 
 async def test_an_address_that_is_taken_is_said(server: Served, rota_kit: RotaKit) -> None:
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(SetupFailed, match="cannot be bound"):
-        await serve(create_app(rota_kit.rota), host="127.0.0.1", port=port, stop=asyncio.Event())
+        await serve(create_app(rota_kit.rota), bind("127.0.0.1", port), stop=asyncio.Event())

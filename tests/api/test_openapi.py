@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from rota.api.app import create_app
+from rota.api.binding import bind
 from rota.api.serving import serve
 from rota.clock import SystemClock
 from rota.testing import RotaKit, TestCluster
@@ -75,7 +76,7 @@ class Place:
             await self._furnish(kit)
             app = create_app(kit.rota, calls_per_second=1e6)
             group.create_task(_pass_time(kit, stop))
-            group.create_task(serve(app, host="127.0.0.1", port=0, stop=stop, started=self._started))
+            group.create_task(serve(app, bind("127.0.0.1", 0), stop=stop, started=self._started))
 
     async def _furnish(self, kit: RotaKit) -> None:
         """Let there be jobs, a run that waits and one that runs, a worker, and tokens: an operator's and a tenant's."""

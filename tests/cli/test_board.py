@@ -61,12 +61,19 @@ def test_percentiles_count_first_starts_of_slots_since_the_board_was_ready() -> 
     board = Board(since=START)
     assert board.start_delay(0.5) is None
     for delay in range(1, 101):
-        play(board, claim(), delay_ms=delay)
+        play(board, claim(slot=START + timedelta(seconds=delay)), delay_ms=delay)
     play(board, claim(slot=START - timedelta(seconds=1)), delay_ms=9000)
     play(board, claim(attempt=2), delay_ms=9000)
     assert board.starts == 100
     assert milliseconds(board.start_delay(0.5)) == 50.0
     assert milliseconds(board.start_delay(0.99)) == 99.0
+
+
+def test_a_run_that_was_snoozed_is_late_on_purpose() -> None:
+    board, token = Board(since=START), uuid4()
+    play(board, claim(token=token), outcome=Outcome.SNOOZED)
+    play(board, claim(), delay_ms=60_000)
+    assert board.starts == 1, "it is the same run, and again its first attempt"
 
 
 def test_the_board_stays_bounded_and_forgets_no_run_that_runs() -> None:
@@ -128,6 +135,15 @@ def test_the_live_table_fits_the_terminal_with_its_head_and_its_footer(width: in
     assert lines[-4].startswith("running 0, succeeded 30")
     assert lines[-3].startswith("start delay p50 5.0 ms")
     assert lines[-1] == "Ctrl-C ends it: running handlers get up to 30 s"
+
+
+def test_what_is_given_back_before_it_began_makes_no_line() -> None:
+    board, stream = Board(since=START), io.StringIO()
+    lines = EventLines(board, PLACE, ManualClock(START), as_json=False, stream=stream)
+    for _ in range(100):
+        lines.attempt(board.take(RunEvent(claim=claim(), started_at=None, outcome=Outcome.RELEASED, ended_at=START)))
+    lines.stopped()
+    assert stream.getvalue().count("\n") == 1
 
 
 def test_lines_for_people_are_one_an_event() -> None:

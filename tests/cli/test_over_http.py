@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rota.api.app import create_app
+from rota.api.binding import bind
 from rota.api.serving import serve
 from rota.assembly import opened
 from rota.settings import Settings
@@ -43,7 +44,7 @@ class Api:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         self._stop = lambda: loop.call_soon_threadsafe(stop.set)
         async with opened(Settings()) as rota:
-            await serve(create_app(rota), host="127.0.0.1", port=0, stop=stop, started=self._bound.set_result)
+            await serve(create_app(rota), bind("127.0.0.1", 0), stop=stop, started=self._bound.set_result)
 
 
 @pytest.fixture

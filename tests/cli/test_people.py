@@ -87,7 +87,9 @@ def test_workers_are_listed_and_drained(rota: Cli) -> None:
 
 def test_shards_and_counts_are_shown(rota: Cli) -> None:
     assert len(rota.json("shards")["shards"]) == 64
-    assert "owner" in rota("shards").out
+    said = rota("shards").out
+    assert "owner" in said
+    assert "0-63" in said, "shards of one owner are one row"
     rota.bury("a", error="no")
     rota.json("job", "run", "a")
     stats = rota.json("stats")

@@ -10,6 +10,7 @@ from aiohttp import web
 from yarl import URL
 
 from rota.api.app import create_app
+from rota.api.binding import bind
 from rota.api.serving import serve
 from rota.testing import RotaKit
 
@@ -20,7 +21,7 @@ async def served(kit: RotaKit, **options: Any) -> AsyncIterator[str]:
     stop = asyncio.Event()
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     app = create_app(kit.rota, **options)
-    serving = asyncio.create_task(serve(app, host="127.0.0.1", port=0, stop=stop, started=url.set_result))
+    serving = asyncio.create_task(serve(app, bind("127.0.0.1", 0), stop=stop, started=url.set_result))
     try:
         yield await url
     finally:

@@ -10,28 +10,28 @@ import uvicorn
 from fastapi import FastAPI
 
 from rota.api.auth import is_loopback
+from rota.api.binding import BACKLOG
 from rota.api.connections import ACCEPTED_AT_ONCE, BoundedConfig, Lobby, connections_allowed
 from rota.api.state import Api
 from rota.errors import SetupFailed
 
 DRAIN_SECONDS: Final = 10
 """How long calls that are under way may take after the stop; long polls are answered at once."""
-BACKLOG: Final = 2048
-"""How many connections the system keeps until they are accepted."""
 
 
 async def serve(
-    app: FastAPI, *, host: str, port: int, stop: asyncio.Event, started: Callable[[str], None] | None = None
+    app: FastAPI, listener: socket.socket, *, stop: asyncio.Event, started: Callable[[str], None] | None = None
 ) -> None:
     """Serve until `stop` is set, then let calls under way end. `started` is told the URL, with the port that was bound.
 
-    Signals are the caller's. Raises SetupFailed when the address cannot be bound, or is not loopback while the
-    application is open to everybody.
+    The listener, see `rota.api.binding`, is closed at the end. Signals are the caller's. Raises SetupFailed when its
+    address is not loopback while the application is open to everybody.
     """
     api: Api = app.state.api
+    host = listener.getsockname()[0]
     if api.is_open and not is_loopback(host):
+        listener.close()
         raise SetupFailed(f"without tokens the API is not served on {host}", hint="make one with `rota token create`")
-    listener = _bind(host, port)
     with listener:
         server = _Server(
             BoundedConfig(
@@ -72,23 +72,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise SetupFailed(f"{host}:{port} cannot be bound: {error}", hint="choose another --host or --port") from None
-    return listener
 
 
 def _url(listener: socket.socket) -> str:

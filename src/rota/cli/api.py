@@ -32,6 +32,7 @@ async def api(
 
     require("rota api", "server")
     from rota.api.app import create_app
+    from rota.api.binding import bind
     from rota.api.serving import serve
     from rota.services.loop import run_together
 
@@ -40,14 +41,16 @@ async def api(
     log = structlog.get_logger()
     stop, gone = asyncio.Event(), asyncio.Event()
 
+    listener = bind(host, port)
+
     async def answer(rota: "Rota") -> None:
         app = create_app(rota, calls_per_second=settings.api_calls_per_second)
         try:
-            await serve(app, host=host, port=port, stop=stop, started=lambda url: log.info("api.started", url=url))
+            await serve(app, listener, stop=stop, started=lambda url: log.info("api.started", url=url))
         finally:
             gone.set()
 
-    with StopSignals() as signals:
+    with listener, StopSignals() as signals:
         async with call.opened(settings) as rota:
             if not await rota.access.has_tokens():
                 raise SetupFailed(

@@ -1,6 +1,6 @@
 """What `rota dev` shows, as values: the latest attempts, counts, and how late runs started."""
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -75,6 +75,7 @@ class Board:
         self.dead = 0
         self._lines: dict[UUID, Line] = {}
         self._delays: deque[timedelta] = deque(maxlen=DELAYS_KEPT)
+        self._begun: OrderedDict[UUID, None] = OrderedDict()
 
     @property
     def running(self) -> int:
@@ -92,8 +93,12 @@ class Board:
         if before is None:
             line = _begun(event)
             delay = line.start_delay
-            if delay is not None and line.scheduled_for >= self.since:
+            # A run that was snoozed or given back comes again as its first attempt, and is late on purpose.
+            if delay is not None and line.scheduled_for >= self.since and line.run_id not in self._begun:
                 self._delays.append(delay)
+            self._begun[line.run_id] = None
+            if len(self._begun) > DELAYS_KEPT:
+                self._begun.popitem(last=False)
         else:
             line = before
         if event.outcome is not None:

@@ -1,6 +1,8 @@
 """`rota dev`: all of Rota in one process, on a database of its own, with a view of what happens."""
 
 import asyncio
+import fcntl
+import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -62,7 +64,7 @@ async def dev(
     call.logs(settings)
     place = target or SAMPLES
     app = load(place)
-    with StopSignals() as signals:
+    with _listener(port) as listener, _named(settings) as name, StopSignals() as signals:
         async with call.opened(settings, migrating=True) as rota:
             source = name_of(app, place)
             said = await at_database(rota).register(list(app.jobs.values()), app.tenant_id, source)
@@ -82,11 +84,17 @@ async def dev(
                     )
                     for pool in _pools(app)
                 ]
-                await _run(rota, signals, workers, show, port=port)
+                await _run(rota, signals, workers, show, listener, name=name)
 
 
 async def _run(
-    rota: "Rota", signals: StopSignals, workers: "Sequence[Worker]", show: "_Show", *, port: int | None
+    rota: "Rota",
+    signals: StopSignals,
+    workers: "Sequence[Worker]",
+    show: "_Show",
+    listener: socket.socket,
+    *,
+    name: str,
 ) -> None:
     """Run until a signal; the scheduler stops at once, and what workers need stays until they are done."""
     stop, gone = asyncio.Event(), asyncio.Event()
@@ -97,15 +105,14 @@ async def _run(
         for worker in workers:
             worker.request_stop()
 
-    # One name on its own data: after a kill the next start takes over the shards of the one before at once.
-    process = rota.scheduler_process("dev" if rota.settings.database_url is None else None)
+    process = rota.scheduler_process(name)
     signals.then(end)
     async with asyncio.TaskGroup() as group:
         group.create_task(process.run(stop))
         group.create_task(rota.keep_going(gone))
         group.create_task(show.face.run(gone))
         working = [group.create_task(worker.run()) for worker in workers]
-        group.create_task(_answer(rota, gone, show, port=port))
+        group.create_task(_answer(rota, gone, show, listener))
         show.started()
         await asyncio.wait(working)
         stop.set()
@@ -113,18 +120,45 @@ async def _run(
     show.face.stopped()
 
 
-async def _answer(rota: "Rota", gone: asyncio.Event, show: "_Show", *, port: int | None) -> None:
-    """Serve the API on this machine alone, without tokens. A port that was not chosen gives way to a free one."""
+async def _answer(rota: "Rota", gone: asyncio.Event, show: "_Show", listener: socket.socket) -> None:
+    """Serve the API on this machine alone, without tokens."""
     # What it needs takes a while to import, and the first run does not wait for it.
     create_app, serve = await asyncio.to_thread(_api)
-    app = create_app(rota, open_to="loopback")
+    await serve(create_app(rota, open_to="loopback"), listener, stop=gone, started=show.face.serving)
+
+
+def _listener(port: int | None) -> socket.socket:
+    """Listen on this machine alone, before anything runs. A port that was not chosen gives way to a free one."""
+    from rota.api.binding import bind
+
     if port is not None:
-        await serve(app, host=LOOPBACK, port=port, stop=gone, started=show.face.serving)
-        return
+        return bind(LOOPBACK, port, hint="choose another --port, or none for a free one")
     try:
-        await serve(app, host=LOOPBACK, port=PORT, stop=gone, started=show.face.serving)
+        return bind(LOOPBACK, PORT)
     except SetupFailed:
-        await serve(app, host=LOOPBACK, port=0, stop=gone, started=show.face.serving)
+        return bind(LOOPBACK, 0)
+
+
+@contextmanager
+def _named(settings: "Settings") -> Iterator[str]:
+    """Lend the scheduler's name: of the first `rota dev` on a data folder "dev", of others their process's own.
+
+    One name on its own data: after a kill the next start takes over the shards of the one before at once. Two of that
+    name at a time would take them from each other.
+    """
+    if settings.database_url is not None:
+        yield settings.name
+        return
+    from rota.store.embedded.folders import make_home
+
+    make_home(settings.data_dir)
+    with (settings.data_dir / "dev.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield settings.name
+        else:
+            yield "dev"
 
 
 def _api() -> "tuple[Callable[..., FastAPI], Callable[..., Coroutine[Any, Any, None]]]":

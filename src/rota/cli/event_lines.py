@@ -43,6 +43,8 @@ class EventLines:
         self._say({"event": "serving", "url": url}, serving_text(url))
 
     def attempt(self, line: Line) -> None:
+        if line.started_at is None and not self._as_json:
+            return  # given back before it began, as all that waits here is at the end: the last words count it
         event = "attempt_started" if line.outcome is None else "attempt_ended"
         now = self._clock.now()
         values = [str(value) for value in (cell(part) for part in row_of(line, now=now))]

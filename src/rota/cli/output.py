@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TextIO
+from uuid import UUID
 
 from rota.domain.duration import format_duration
 from rota.domain.instants import format_instant
@@ -13,16 +14,24 @@ from rota.domain.instants import format_instant
 NOTHING: Final = "–"
 PIPE_WIDTH: Final = 240
 """Columns of a table that no terminal shows."""
+TEXT_WIDTH: Final = 10
+"""Columns that a text gets at least before lesser columns are left out."""
+COLUMN_GAP: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table for people; cells are any values, see `cell`. `right` names the columns of numbers."""
+    """A table for people; cells are any values, see `cell`.
+
+    `right` names the columns of numbers. `lesser` names those that go first, in this order, where the terminal is too
+    narrow for all: ids and instants are shown whole or not at all.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
     title: str | None = None
     right: frozenset[str] = field(default_factory=frozenset)
+    lesser: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +111,58 @@ def console(file: TextIO | None = None) -> Any:
     return Console(file=target, width=width, markup=False, emoji=False, highlight=False)
 
 
-def rich_table(table: Table) -> Any:
-    """Return the table as Rich draws it."""
+def rich_table(table: Table, *, width: int) -> Any:
+    """Return the table as Rich draws it in so many columns, without those of its lesser ones that have no room."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    drawn = RichTable(box=SIMPLE_HEAD, title=table.title, title_justify="left", pad_edge=False)
-    for number, column in enumerate(table.columns):
+    shown = _fitting(table, width)
+    left_out = [table.columns[number] for number in range(len(table.columns)) if number not in shown]
+    caption = f"no room for {', '.join(left_out)}; --json has all" if left_out else None
+    drawn = RichTable(
+        box=SIMPLE_HEAD,
+        title=table.title,
+        title_justify="left",
+        pad_edge=False,
+        caption=caption,
+        caption_justify="left",
+    )
+    for number in shown:
+        column = table.columns[number]
         justify: Any = "right" if column in table.right else "left"
-        drawn.add_column(column, justify=justify, overflow="fold" if number == 0 else "ellipsis")
+        overflow: Any = "fold" if number == 0 else "ellipsis"
+        drawn.add_column(plain(column), justify=justify, overflow=overflow, no_wrap=_is_whole(table, number))
     for row in table.rows:
-        drawn.add_row(*(Text(cell(value)) for value in row))
+        drawn.add_row(*(Text(cell(row[number])) for number in shown))
     return drawn
 
 
+def _fitting(table: Table, width: int) -> list[int]:
+    """Return the numbers of the columns that have room: lesser ones go until the others have theirs."""
+    from rich.cells import cell_len
+
+    needs = []
+    for number, column in enumerate(table.columns):
+        longest = max((cell_len(cell(row[number])) for row in table.rows), default=0)
+        wanted = max(cell_len(column), longest)
+        needs.append(wanted if _is_whole(table, number) else min(wanted, TEXT_WIDTH))
+    shown = list(range(len(table.columns)))
+    for lesser in table.lesser:
+        if sum(needs[number] + COLUMN_GAP for number in shown) <= width + COLUMN_GAP:
+            break
+        shown.remove(table.columns.index(lesser))
+    return shown
+
+
+def _is_whole(table: Table, number: int) -> bool:
+    """Whether a column holds what is of no use when it is cut: ids, instants, lengths of time."""
+    return any(isinstance(row[number], UUID | datetime | timedelta) for row in table.rows)
+
+
 def _print_table(table: Table) -> None:
-    console().print(rich_table(table))
+    screen = console()
+    screen.print(rich_table(table, width=screen.width))
 
 
 def _escaped(character: str) -> str:

@@ -112,8 +112,9 @@ async def worker(
                 tell_declared(await place.register(list(app.jobs.values()), app.tenant_id, source), source=source)
             registry = app.handlers if app is not None else HandlerRegistry()
             working = make_worker(
-                place, settings, registry, pool=served, target=target, allow_shell=allow_shell, allow_http=allow_http
-            )
+                place, settings, registry, pool=served, target=target, allow_shell=allow_shell, allow_http=allow_http,
+                on_event=_log_ended,
+            )  # fmt: skip
             signals.then(working.request_stop)
             info = working.info
             log.info("worker.started", name=info.worker_id, pool=info.pool, handlers=sorted(info.handlers))
@@ -152,6 +153,28 @@ def tell_declared(said: "DeclareAnswer", *, source: str) -> None:
             hint=f"they go on: `rota job pause` or `rota job delete` with --orphaned --source {source}",
         )  # fmt: skip
     log.info("jobs.registered", source=source, jobs=len(said.jobs), changed=sum(job.changed for job in said.jobs))
+
+
+def _log_ended(event: "RunEvent") -> None:
+    """One line for each attempt that ended: what ran, how it ended, how long it took, and the error's first line."""
+    import structlog
+
+    from rota.cli.output import summary
+    from rota.domain.attempt import Outcome
+
+    if event.outcome is None:
+        return
+    facts: dict[str, object] = {
+        "run_id": str(event.claim.run_id), "job": event.claim.job_id, "handler": event.claim.handler,
+        "attempt": event.claim.attempt, "outcome": str(event.outcome),
+    }  # fmt: skip
+    if event.started_at is not None and event.ended_at is not None:
+        facts["seconds"] = round((event.ended_at - event.started_at).total_seconds(), 3)
+    log = structlog.get_logger()
+    if event.outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.GAVE_UP, Outcome.LOST):
+        log.warning("attempt.ended", **facts, error=summary(event.error))
+    else:
+        log.info("attempt.ended", **facts)
 
 
 async def _until_gone(working: "Worker", gone: asyncio.Event) -> None:

@@ -43,7 +43,7 @@ def jobs_table(page: Sequence["JobDocument"]) -> Table:
         for stored in page
     ]
     columns = ("job", "state", "handler", "schedule", "next slot", "pool", "version")
-    return Table(columns=columns, rows=rows, right=frozenset({"version"}))
+    return Table(columns=columns, rows=rows, right=frozenset({"version"}), lesser=("version", "pool", "handler"))
 
 
 def schedule_words(stored: "JobDocument") -> str:
@@ -111,7 +111,8 @@ def runs_table(runs: Sequence["RunDocument"]) -> Table:
         for run in runs
     ]
     columns = ("run", "job", "slot", "state", "attempt", "finished", *(("started", "worker") if running else ()))
-    return Table(columns=columns, rows=rows, right=frozenset({"attempt"}))
+    lesser = ("worker", "attempt", "finished", "started") if running else ("attempt", "finished")
+    return Table(columns=columns, rows=rows, right=frozenset({"attempt"}), lesser=lesser)
 
 
 def attempts_table(attempts: Sequence["AttemptDocument"]) -> Table:
@@ -127,7 +128,9 @@ def attempts_table(attempts: Sequence["AttemptDocument"]) -> Table:
         for attempt in attempts
     ]
     columns = ("attempt", "outcome", "started", "duration", "worker", "error")
-    return Table(columns=columns, rows=rows, title="attempts", right=frozenset({"attempt", "duration"}))
+    return Table(
+        columns=columns, rows=rows, title="attempts", right=frozenset({"attempt", "duration"}), lesser=("worker",)
+    )
 
 
 def dead_table(letters: Sequence["RunDocument"]) -> Table:
@@ -143,7 +146,7 @@ def dead_table(letters: Sequence["RunDocument"]) -> Table:
         for letter in letters
     ]
     columns = ("run", "job", "slot", "died", "attempt", "error")
-    return Table(columns=columns, rows=rows, right=frozenset({"attempt"}))
+    return Table(columns=columns, rows=rows, right=frozenset({"attempt"}), lesser=("attempt", "died"))
 
 
 def skipped_table(ranges: Sequence["SkippedDocument"]) -> Table:
@@ -167,7 +170,8 @@ def workers_table(workers: Sequence["WorkerDocument"]) -> Table:
         for worker in workers
     ]
     columns = ("worker", "tenant", "pool", "handlers", "concurrency", "last claim", "state", "version")
-    return Table(columns=columns, rows=rows, right=frozenset({"concurrency"}))
+    lesser = ("version", "tenant", "concurrency", "handlers")
+    return Table(columns=columns, rows=rows, right=frozenset({"concurrency"}), lesser=lesser)
 
 
 def why_parts(reason: "WhyDocument") -> list[str | Table]:
@@ -199,7 +203,8 @@ def limits_table(limits: Sequence["LimitDocument"]) -> Table:
         for limit in limits
     ]
     columns = ("limit", "tenant", "kind", "rate", "burst", "tokens", "permits", "in use", "waiting", "version")
-    return Table(columns=columns, rows=rows, right=frozenset(columns[3:]))
+    lesser = ("version", "tokens", "burst", "tenant")
+    return Table(columns=columns, rows=rows, right=frozenset(columns[3:]), lesser=lesser)
 
 
 def pools_table(pools: Sequence["PoolDocument"]) -> Table:

@@ -1,12 +1,16 @@
 """`rota workers`, `rota shards` and `rota stats`: the cluster as it is now."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rota.cli.options import Call, command
 from rota.cli.output import Table
 from rota.cli.views import values_of, workers_table
+
+if TYPE_CHECKING:
+    from rota.wire.work import ShardDocument
 
 
 def register(app: typer.Typer) -> None:
@@ -35,12 +39,29 @@ async def drain(
 
 
 async def shards(call: Call) -> None:
-    """List which scheduler owns which shard, and until when."""
+    """List which scheduler owns which shards, and until when."""
     async with call.control() as control:
         found = await control.shards()
-    rows = [(one.shard, one.owner, one.epoch, one.expires_at) for one in found.shards]
-    table = Table(columns=("shard", "owner", "epoch", "until"), rows=rows, right=frozenset({"shard", "epoch"}))
+    owners: dict[str | None, list[ShardDocument]] = {}
+    for one in found.shards:
+        owners.setdefault(one.owner, []).append(one)
+    rows = [
+        (owner, len(owned), _ranges([one.shard for one in owned]), min(one.expires_at for one in owned))
+        for owner, owned in sorted(owners.items(), key=lambda entry: entry[0] or "")
+    ]
+    table = Table(columns=("owner", "shards", "which", "until"), rows=rows, right=frozenset({"shards"}))
     call.out.answer(values_of(found), table)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers with neighbours folded: `0-31, 40`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(str(end) for end in part) for part in parts)
 
 
 async def stats(call: Call) -> None:

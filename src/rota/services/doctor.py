@@ -6,6 +6,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from rota.clock import Clock, DatabaseClock
+from rota.domain.duration import format_duration
 from rota.domain.zones import tzdata_version
 from rota.errors import InvalidInput
 from rota.store import doctor as store
@@ -130,7 +131,7 @@ class Doctor:
         now = self._clock.now()
         facts = await store.overdue(self._database, now=now)
         oldest: datetime | None = facts["oldest"]
-        findings = [f"{facts['due']} schedules are due, the oldest since {now - oldest}"] if (
+        findings = [f"{facts['due']} schedules are due, the oldest for {format_duration(now - oldest)}"] if (
             oldest is not None and now - oldest > LATE
         ) else []  # fmt: skip
         return Check(name="due", findings=tuple(findings), facts=facts)

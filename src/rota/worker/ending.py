@@ -24,7 +24,7 @@ _PASSWORD: Final = re.compile(
       (://[^\s:/?#@]*:) [^\s/]+ (?=@)   # scheme://user:password@
     | ([?&](?:ssl)?password=) [^\s&"]*  # a parameter of a URL
     | (password[ \t]*=(?!=)[ \t]*)       # libpq's key = value, PGPASSWORD in an environment, a call's argument
-      (?: '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*" | (?:[^\s\\]+|\\.)+ )
+      (?: '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*" | ((?:[^\s\\]+|\\.)+) )
     """,
     re.VERBOSE | re.IGNORECASE,
 )
@@ -135,7 +135,13 @@ def error_text(text: str) -> str:
 
 def mask_secrets(text: str) -> str:
     """Hide the passwords in a text's addresses: `scheme://user:password@`, and `password=...` or `sslpassword=...`."""
-    return _PASSWORD.sub(r"\1\2\3***", text)
+    return _PASSWORD.sub(_masked, text)
+
+
+def _masked(found: re.Match[str]) -> str:
+    """Return what stands for a password; brackets and commas behind a bare word belong to the code around it."""
+    bare = found[4] or ""
+    return f"{found[1] or ''}{found[2] or ''}{found[3] or ''}***{bare[len(bare.rstrip('),;]}')) :]}"
 
 
 def _is_large(value: object) -> bool:

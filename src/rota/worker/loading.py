@@ -120,7 +120,10 @@ def _raised(place: str, error: BaseException) -> SetupFailed:
     where = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""
     if isinstance(error, SyntaxError):
         where = f" (line {error.lineno} of {error.filename})"
-    return SetupFailed(f"{place} raised while it was imported: {type(error).__name__}: {error}{where}")
+    return SetupFailed(
+        f"{place} raised while it was imported: {type(error).__name__}: {error}{where}",
+        hint="ROTA_DEBUG=1 shows the traceback",
+    )
 
 
 def _named(module: ModuleType, place: str, attribute: str) -> HasHandlers:
