@@ -17,6 +17,7 @@ from benchmarks.harness import STOPWATCH, Bench, bench, make_jobs, note, percent
 from benchmarks.services import HANDLERS
 from rota.clock import ManualClock
 from rota.domain.attempt import Outcome, Report
+from rota.domain.ids import job_uid
 from rota.domain.job import Job
 from rota.domain.limit import BURST_LIMIT, FASTEST_RATE, Limit
 
@@ -248,5 +249,5 @@ async def park(b: Bench, count: int) -> None:
         "   handler, tenant_id, priority)"
         " SELECT shard, job_uid, scheduled_for, rota.rank_of(scheduled_for, 5, 'default'), scheduled_for, 0, 'limit',"
         "   'downstream/default/busy', 'default', 'noop', 'default', 5 FROM made",
-        job.job_uid, count, b.clock.now(),
+        job_uid(*job.name), count, b.clock.now(),
     )  # fmt: skip

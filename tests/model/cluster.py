@@ -138,16 +138,18 @@ def job_of(job_id: str, definition: Definition) -> Job:
     )
 
 
+_JOB = "j.job_id || repeat('+', j.generation) AS job_id"
 _KEYS = "j.shard = x.shard AND j.job_uid = x.job_uid"
 _RUNS = """
-SELECT j.job_id, x.scheduled_for, v.state, coalesce(l.attempt, p.attempt, x.attempt) AS attempt,
+SELECT j.job_id || repeat('+', j.generation) AS job_id, x.scheduled_for, v.state,
+       coalesce(l.attempt, p.attempt, x.attempt) AS attempt,
        p.gate = 'open' AS open, p.available_at, l.token
   FROM rota.run x JOIN rota.job j ON j.shard = x.shard AND j.job_uid = x.job_uid
   JOIN rota.job_run v ON v.shard = x.shard AND v.job_uid = x.job_uid AND v.scheduled_for = x.scheduled_for
   LEFT JOIN rota.pending p ON p.shard = x.shard AND p.job_uid = x.job_uid AND p.scheduled_for = x.scheduled_for
   LEFT JOIN rota.lease l ON l.shard = x.shard AND l.job_uid = x.job_uid AND l.scheduled_for = x.scheduled_for"""
-_ATTEMPTS = f"SELECT j.job_id, x.* FROM rota.attempt x JOIN rota.job j ON {_KEYS}"  # noqa: S608 - text of this module
-_LEDGER = f"""SELECT j.job_id, x.first_slot, x.last_slot, x.slots, x.reason
+_ATTEMPTS = f"SELECT {_JOB}, x.* FROM rota.attempt x JOIN rota.job j ON {_KEYS}"  # noqa: S608 - text of this module
+_LEDGER = f"""SELECT {_JOB}, x.first_slot, x.last_slot, x.slots, x.reason
                 FROM rota.skipped x JOIN rota.job j ON {_KEYS}"""  # noqa: S608 - text of this module
-_SLOTS = f"SELECT j.job_id, x.next_slot, x.next_run_at FROM rota.schedule x JOIN rota.job j ON {_KEYS}"  # noqa: S608 - text of this module
-_DEAD = f"SELECT j.job_id, x.scheduled_for FROM rota.dead x JOIN rota.job j ON {_KEYS}"  # noqa: S608 - text of this module
+_SLOTS = f"SELECT {_JOB}, x.next_slot, x.next_run_at FROM rota.schedule x JOIN rota.job j ON {_KEYS}"  # noqa: S608 - text of this module
+_DEAD = f"SELECT {_JOB}, x.scheduled_for FROM rota.dead x JOIN rota.job j ON {_KEYS}"  # noqa: S608 - text of this module

@@ -66,7 +66,7 @@ class ModelJob:
 class ModelLease:
     token: UUID
     attempt: int
-    claimed_at: datetime
+    waited_since: datetime
     expires_at: datetime
     duration: timedelta
 
@@ -290,7 +290,8 @@ class Model:
 
     def claim(self, key: Key, token: UUID) -> None:
         run, lease = self.runs[key], self.jobs[key[0]].definition.lease
-        run.lease = ModelLease(token, run.charged + 1, self.now, self.now + lease, lease)
+        assert run.since is not None
+        run.lease = ModelLease(token, run.charged + 1, run.since, self.now + lease, lease)
         run.state, run.deadline_at = "running", None
 
     def renew(self, key: Key, token: UUID) -> datetime | None:
@@ -343,7 +344,7 @@ class Model:
             if outcome == "lost" and run.losses > 1:
                 wait = min(job.definition.backoff * 2 ** (run.losses - 2), timedelta(hours=1))
             keeps_its_place = outcome in ("lost", "released") and not wait
-            run.available_at = run.since = lease.claimed_at if keeps_its_place else self.now + wait
+            run.available_at = run.since = lease.waited_since if keeps_its_place else self.now + wait
             run.open = not wait
 
     def _pause_failing(self, job_id: str) -> None:

@@ -29,6 +29,7 @@ from rota.domain.attempt import Outcome, Report
 from rota.domain.ids import job_uid as uid_of
 from rota.domain.ids import run_id, shard_of
 from rota.errors import SlotTaken
+from rota.services.definitions import Missed
 from rota.services.run_request import NOW_NEAR
 from rota.store.database import Database
 from rota.testing import TestCluster
@@ -40,6 +41,8 @@ from tests.services.stories import START
 SECOND = timedelta(seconds=1)
 MILLISECOND = timedelta(milliseconds=1)
 NAMES = ["nightly", "hourly", "odd"]
+"""What people call jobs. Here a job is known by its name and a plus for each of that name that was deleted before."""
+GENERATIONS = 50
 SCHEDULERS = ["scheduler-1", "scheduler-2"]
 
 seconds = [timedelta(seconds=n) for n in (1, 1, 3, 5, 5, 9, 10, 10, 10, 11, 29, 30, 31, 60, 95)]
@@ -63,13 +66,27 @@ reported = st.sampled_from(
 )
 
 
+def name_of(identity: str) -> str:
+    return identity.rstrip("+")
+
+
+def number_of(identity: str) -> int:
+    return uid_of("default", name_of(identity), identity.count("+"))
+
+
 class Held:
     """A claim in some worker's hands, for as long as the example lasts: it may speak up late, and twice."""
 
     def __init__(self, work: KitWork) -> None:
         self.work = work
-        self.key: Key = (work.claim.job_id, work.claim.key.scheduled_for)
+        self.key: Key = (self._identity(work), work.claim.key.scheduled_for)
         self.token: UUID = work.claim.key.token
+
+    @staticmethod
+    def _identity(work: KitWork) -> str:
+        claim, name = work.claim, work.claim.job_id
+        generations = (name + "+" * deleted for deleted in range(GENERATIONS))
+        return next(identity for identity in generations if number_of(identity) == claim.key.job_uid)
 
     def __repr__(self) -> str:
         return f"{self.key[0]}@{(self.key[1] - START).total_seconds():g}s#{self.work.claim.attempt}"
@@ -86,6 +103,8 @@ class RotaMachine(RuleBasedStateMachine):
         self.kit = self.cluster.kit
         self.model = Model(self.kit.clock.now())
         self.zombies: list[SchedulerProcess] = []
+        self.latest: dict[str, str] = {}
+        """The last job of each name."""
 
     def run(self, coroutine: Any) -> Any:
         return self.cluster.run(coroutine)
@@ -106,25 +125,30 @@ class RotaMachine(RuleBasedStateMachine):
             self._put(data.draw(st.sampled_from(NAMES)), data.draw(definitions))
         elif kind == "same" and known:
             job_id = data.draw(st.sampled_from(known))
-            [result] = self.run(self.kit.put(job_of(job_id, self.model.jobs[job_id].definition)))
+            [result] = self.run(self.kit.put(job_of(name_of(job_id), self.model.jobs[job_id].definition)))
             assert not result.changed
         elif kind == "pause" and known:
             job_id = data.draw(st.sampled_from(known))
-            self.run(self.kit.definitions.pause(job_id, tenant_id="default", reason="a look"))
+            self.run(self.kit.definitions.pause(name_of(job_id), tenant_id="default", reason="a look"))
             self.model.pause(job_id)
         elif kind == "resume" and paused:
             job_id, drop = data.draw(st.sampled_from(paused)), data.draw(st.booleans())
-            self.run(self.kit.definitions.resume(job_id, tenant_id="default", missed="drop" if drop else "policy"))
+            missed: Missed = "drop" if drop else "policy"
+            self.run(self.kit.definitions.resume(name_of(job_id), tenant_id="default", missed=missed))
             self.model.resume(job_id, drop=drop)
         elif kind == "delete" and known:
             job_id = data.draw(st.sampled_from(known))
-            cancelled = self.run(self.kit.definitions.delete(job_id, tenant_id="default"))
+            cancelled = self.run(self.kit.definitions.delete(name_of(job_id), tenant_id="default"))
             assert cancelled == self.model.delete(job_id)
 
-    def _put(self, job_id: str, definition: Definition) -> None:
-        job = job_of(job_id, definition)
+    def _put(self, name: str, definition: Definition) -> None:
+        job = job_of(name, definition)
         self.run(self.kit.put(job))
-        self.model.put(job_id, shard_of(job.job_uid), definition)
+        job_id = self.latest.get(name, name)
+        if name in self.latest and not self.model.jobs[job_id].exists:
+            job_id += "+"
+        self.latest[name] = job_id
+        self.model.put(job_id, shard_of(uid_of(*job.name)), definition)
 
     def _known(self) -> list[str]:
         return [name for name, job in self.model.jobs.items() if job.exists]
@@ -183,7 +207,7 @@ class RotaMachine(RuleBasedStateMachine):
         slot = self.model.jobs[job_id].next_slot if ahead else None
         expected = self.model.trigger(job_id, slot)
         try:
-            self.run(self.kit.on_demand.trigger(job_id, tenant_id="default", scheduled_for=slot))
+            self.run(self.kit.on_demand.trigger(name_of(job_id), tenant_id="default", scheduled_for=slot))
         except SlotTaken:
             assert not expected
         else:
@@ -196,7 +220,7 @@ class RotaMachine(RuleBasedStateMachine):
         keys = sorted(key for key in self.model.runs if self.model.jobs[key[0]].exists)
         dead = [key for key in keys if self.model.runs[key].state == "dead"]
         key = data.draw(st.sampled_from(dead or keys))
-        run = run_id(uid_of("default", key[0]), key[1])
+        run = run_id(number_of(key[0]), key[1])
         assert self.run(self.kit.on_demand.replay([run])) == ({run} if self.model.replay(key) else set())
 
     # workers ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rota.clock import ManualClock
 from rota.domain.attempt import Claim, Outcome, Report
-from rota.domain.ids import shard_of
+from rota.domain.ids import job_uid, shard_of
 from rota.domain.job import Job
 from rota.domain.limit import Limit
 from rota.services.dispatch import Dispatch
@@ -35,7 +35,7 @@ async def let_wait(
     await kit.put(job)
     # Slots are what tells runs of one job apart; when they may begin is another matter.
     slots = [START + timedelta(seconds=n) for n in range(len(available_ats))]
-    values = shard_of(job.job_uid), job.job_uid, slots
+    values = shard_of(job_uid(*job.name)), job_uid(*job.name), slots
     await execute(
         kit,
         "INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)"
@@ -107,10 +107,10 @@ class LimitModel:
         found: dict[str, Under] = {}
         one_at_a_time = job.overlap in ("queue", "queue_one", "replace")
         if one_at_a_time or job.max_concurrency is not None:
-            found[f"job/{job.job_uid}"] = Under(1, 1 if one_at_a_time else job.max_concurrency, None, None)
+            found[f"job/{job_uid(*job.name)}"] = Under(1, 1 if one_at_a_time else job.max_concurrency, None, None)
         if job.concurrency_key is not None and (value := payload.get(job.concurrency_key.removeprefix("payload."))):
             digest = hashlib.md5(str(value).encode(), usedforsecurity=False).hexdigest()
-            found[f"key/{job.job_uid}/{digest}"] = Under(1, job.key_concurrency, None, None)
+            found[f"key/{job_uid(*job.name)}/{digest}"] = Under(1, job.key_concurrency, None, None)
         for name, weight in job.limits.items():
             limit = self.limits.get((job.tenant_id, name)) or self.limits.get((OPERATOR, name))
             if limit is not None and limit.kind == "downstream":

@@ -7,6 +7,7 @@ import pytest
 
 import rota
 from rota.domain.admission import AGEING
+from rota.domain.ids import job_uid
 from rota.domain.job import Job
 from rota.errors import Conflict, InvalidInput, NotFound, VersionConflict
 from rota.testing import RotaKit
@@ -369,7 +370,7 @@ async def test_an_id_whose_number_is_another_tenants_leads_to_nothing_of_theirs(
         rota_kit,
         "WITH s AS (UPDATE rota.schedule SET shard = $1, job_uid = $2)"
         " UPDATE rota.job SET shard = $1, job_uid = $2",
-        mine.job_uid % 64, mine.job_uid,
+        job_uid(*mine.name) % 64, job_uid(*mine.name),
     )  # fmt: skip
     calls = rota_kit.definitions
     with pytest.raises(NotFound):

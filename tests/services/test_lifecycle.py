@@ -6,6 +6,7 @@ import pytest
 
 import rota
 from rota.domain.attempt import Outcome
+from rota.domain.ids import job_uid
 from rota.domain.job import Job
 from rota.errors import LeaseLost, SlotTaken
 from rota.testing import RotaKit
@@ -250,7 +251,7 @@ async def test_a_counter_at_its_columns_maximum_does_not_fail_the_batch(rota_kit
         await tx._raw.execute(  # a row that only damage can make, so no statement of ours writes it
             "UPDATE rota.pending SET attempt = 2147483647 WHERE scheduled_for = $1 AND job_uid = $2",
             poison.scheduled_for,
-            Job(job_id="poison", handler="h").job_uid,
+            job_uid(*Job(job_id="poison", handler="h").name),
         )
     claimed = await rota_kit.worker("w-1", handlers=["h"]).claim(limit=10)
     assert {work.claim.job_id for work in claimed} == {"poison", "neighbour"}

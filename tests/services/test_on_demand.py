@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rota.domain.ids import run_id
+from rota.domain.ids import job_uid, run_id
 from rota.domain.job import Job
 from rota.errors import CommitUnknown, InvalidInput, KeyReused, NotFound, SlotTaken, TooLarge
 from rota.services.on_demand import OnDemand
@@ -143,7 +143,7 @@ async def test_a_run_in_a_month_without_a_partition_is_made_with_its_key(rota_ki
     await rota_kit.put(Job(job_id="tick", handler="h"))
     slot = START.replace(year=2031)
     made = await ask(rota_kit, scheduled_for=slot)
-    assert made.run_id == run_id(Job(job_id="tick", handler="h").job_uid, slot)
+    assert made.run_id == run_id(job_uid(*Job(job_id="tick", handler="h").name), slot)
     assert not (await ask(rota_kit, scheduled_for=slot)).created
 
 

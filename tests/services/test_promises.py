@@ -10,7 +10,7 @@ import pytest
 
 import rota
 from rota.domain.attempt import Outcome, Report
-from rota.domain.ids import run_id
+from rota.domain.ids import job_uid, run_id
 from rota.domain.job import PAYLOAD_LIMIT, Job
 from rota.errors import InvalidInput, SlotTaken
 from rota.services.hints import CHANNEL
@@ -134,6 +134,6 @@ async def test_the_same_uid_and_run_id_are_computed_by_the_database(rota_kit: Ro
     await rota_kit.put(every("10s", misfire=rota.catch_up(3)))
     await rota_kit.advance(30)
     for run in await rota_kit.runs("tick"):
-        assert run.run_id == run_id(Job(job_id="tick", handler="h").job_uid, run.scheduled_for)
+        assert run.run_id == run_id(job_uid(*Job(job_id="tick", handler="h").name), run.scheduled_for)
     [row] = await fetch(rota_kit, "SELECT payload FROM rota.job")
     assert json.loads(row["payload"]) == {}

@@ -7,7 +7,7 @@ import pytest
 import rota
 from rota.assembly import assemble
 from rota.clock import ManualClock
-from rota.domain.ids import SHARD_COUNT
+from rota.domain.ids import SHARD_COUNT, job_uid
 from rota.domain.jitter import jitter_of
 from rota.domain.job import Job
 from rota.errors import InvalidInput
@@ -115,7 +115,7 @@ async def test_jitter_moves_the_start_and_never_the_slot(rota_kit: RotaKit) -> N
     job = every("1m", jitter=20 * SECOND)
     await rota_kit.put(job)
     slot = START + MINUTE
-    delay = jitter_of(job.job_uid, slot, width=job.jitter)
+    delay = jitter_of(job_uid(*job.name), slot, width=job.jitter)
     assert timedelta(0) < delay <= 20 * SECOND, "a slot that is delayed"
     await rota_kit.advance(60)
     [run] = await rota_kit.runs("tick")
@@ -309,7 +309,7 @@ async def test_the_ends_of_time_are_refused_since_each_month_gets_tables(rota_ki
 
 async def test_every_shard_is_looked_at(rota_kit: RotaKit) -> None:
     jobs = [every("10s", f"job-{number}") for number in range(700)]
-    assert len({job.job_uid % SHARD_COUNT for job in jobs}) == SHARD_COUNT
+    assert len({job_uid(*job.name) % SHARD_COUNT for job in jobs}) == SHARD_COUNT
     await rota_kit.put(*jobs)
     await rota_kit.advance(10)
     assert len(await rota_kit.history.runs(tenant_id="default", limit=1000)) == 700

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from rota.domain.attempt import Claim
+from rota.domain.ids import job_uid
 from rota.domain.job import Job
 from rota.domain.limit import Limit
 from rota.services.dispatch import Dispatch
@@ -41,7 +42,7 @@ async def park(kit: RotaKit, wanted: Job, runs: int = 1, *, limit: str = f"downs
     await execute(
         kit,
         "UPDATE rota.pending SET gate = 'limit', limit_key = $2 WHERE job_uid = $1",
-        wanted.job_uid, limit,
+        job_uid(*wanted.name), limit,
     )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ async def park_of_many(kit: RotaKit, wanted: Job, tenants: list[str]) -> None:
         "UPDATE rota.pending p SET tenant_id = t.tenant_id"
         "  FROM unnest($2::text[], $3::timestamptz[]) t (tenant_id, slot)"
         " WHERE p.job_uid = $1 AND p.scheduled_for = t.slot",
-        wanted.job_uid, tenants, [START + timedelta(seconds=n) for n in range(len(tenants))],
+        job_uid(*wanted.name), tenants, [START + timedelta(seconds=n) for n in range(len(tenants))],
     )  # fmt: skip
 
 

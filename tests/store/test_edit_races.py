@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from rota.domain.attempt import Outcome, Report, after_attempt
+from rota.domain.ids import job_uid
 from rota.domain.job import Job
 from rota.domain.run import RunState
 from rota.errors import LeaseLocked, VersionConflict
@@ -45,7 +46,9 @@ async def test_an_edit_that_crosses_a_tick_neither_rewinds_nor_tears_the_ledger(
     rota_kit.clock.advance(60)
     async with rota_kit.database.transaction() as tx:
         # The tick of another scheduler, between the edit's two reads: it holds the schedule's row, the edit waits.
-        await tx.fetch(sql.lock_schedules, shards=[every("1s").job_uid % 64], job_uids=[every("1s").job_uid])
+        await tx.fetch(
+            sql.lock_schedules, shards=[job_uid(*every("1s").name) % 64], job_uids=[job_uid(*every("1s").name)]
+        )
         editing = asyncio.ensure_future(rota_kit.put(every("1s", payload={"edited": True})))
         await waits_for_a_lock(rota_kit)
         await tx._raw.execute("UPDATE rota.schedule SET next_slot = next_slot + interval '30 s', next_run_at = NULL")

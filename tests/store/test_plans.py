@@ -108,7 +108,7 @@ async def test_a_hot_write_finds_its_rows_by_ctid(full: Any, name: str) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_page_of_jobs_is_read_in_order_by_the_index_over_the_names(full: Any) -> None:
     plan = await generic_plan(full, STATEMENTS["list_jobs"])
-    [scan] = [node for node in nodes(plan) if node.get("Index Name") == "job_shard_tenant_id_job_id_key"]
+    [scan] = [node for node in nodes(plan) if node.get("Index Name") == "job_live"]
     for bound in ("job_id >", "job_id >=", "job_id <"):
         assert bound in scan["Index Cond"], "the page's bounds are the index's, not a filter over what it gives"
     above = [node for node in nodes(plan) if scan in node.get("Plans", ())]

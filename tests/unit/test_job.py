@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rota.domain.ids import job_uid
 from rota.domain.job import (
     DESCRIPTION_LIMIT,
     LABEL_LIMIT,
@@ -396,4 +397,4 @@ def test_json_text_brings_the_same_job_back(given_job: Job) -> None:
     text = json.dumps(given_job.to_json(), allow_nan=False)
     again = Job.from_json(json.loads(text))
     assert again == given_job
-    assert again.job_uid == given_job.job_uid
+    assert job_uid(*again.name) == job_uid(*given_job.name)

@@ -1,6 +1,7 @@
 """Identities that any node can compute before it touches the database.
 
-`job_uid` is 62 bits of BLAKE2b over (tenant, job). `run_id` is a UUID version 8 (RFC 9562) that *is* the slot:
+`job_uid` is 62 bits of BLAKE2b over (tenant, job), and over the generation too of a job that was put under the id of a
+deleted one. `run_id` is a UUID version 8 (RFC 9562) that *is* the slot:
 
     48 bits  scheduled_for, milliseconds since 1970
      4 bits  version, 8
@@ -21,6 +22,8 @@ from rota.errors import InvalidInput
 SHARD_COUNT: Final = 64
 """Shards of a new cluster; fixed when its database is created."""
 
+assert SHARD_COUNT & (SHARD_COUNT - 1) == 0, "a number's low bits are its shard"
+
 _JOB_UID_BITS: Final = 62
 _JOB_UID_MASK: Final = (1 << _JOB_UID_BITS) - 1
 _VARIANT: Final = 0b10 << _JOB_UID_BITS
@@ -29,11 +32,22 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-def job_uid(tenant_id: str, job_id: str) -> int:
-    """Return the job's number, 0 <= uid < 2**62: the same on every node, and again after delete and re-create."""
-    # NUL cannot occur in either part, so no two pairs run together to the same text.
-    digest = blake2b(f"{tenant_id}\0{job_id}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest) & _JOB_UID_MASK
+def job_uid(tenant_id: str, job_id: str, generation: int = 0) -> int:
+    """Return the job's number, 0 <= uid < 2**62: the same on every node.
+
+    `generation` says how many jobs of this id were deleted before it. Each has a number of its own, all in one shard:
+    there an id is looked up.
+    """
+    # NUL cannot occur in any part, so no two lists of parts run together to the same text.
+    first = _digest(f"{tenant_id}\0{job_id}")
+    if generation == 0:
+        return first
+    own = _digest(f"{tenant_id}\0{job_id}\0{generation}")
+    return own - own % SHARD_COUNT + first % SHARD_COUNT
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) & _JOB_UID_MASK
 
 
 def shard_of(uid: int, *, shard_count: int = SHARD_COUNT) -> int:

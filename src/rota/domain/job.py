@@ -6,10 +6,9 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from rota.domain.http_target import HTTP, looks_like_a_url, parse_target
-from rota.domain.ids import job_uid
 from rota.domain.json_value import DEPTH_LIMIT, has_half_pair, json_text
 from rota.domain.misfire import DEFAULT_GRACE, FireOnce, Misfire, misfire_from_json, misfire_to_json
 from rota.domain.retry import RetryPolicy
@@ -45,6 +44,13 @@ DEFAULT_MISFIRE: Final = FireOnce()
 Overlap = Literal["allow", "skip", "queue", "queue_one", "replace"]
 ONE_WAITS: Final[frozenset[str]] = frozenset({"queue_one", "replace"})
 """Overlap policies under which only the newest slot waits for its turn."""
+
+
+class JobName(NamedTuple):
+    """What people call a job. At most one that lives has it; which one that is, the store tells."""
+
+    tenant_id: str
+    job_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +119,8 @@ class Job:
         check_text("description", self.description, limit=DESCRIPTION_LIMIT)
 
     @property
-    def job_uid(self) -> int:
-        return job_uid(self.tenant_id, self.job_id)
+    def name(self) -> JobName:
+        return JobName(self.tenant_id, self.job_id)
 
     def to_json(self) -> dict[str, Any]:
         """Return the definition as JSON: durations in seconds, instants in ISO 8601."""

@@ -15,7 +15,7 @@ from rota.domain.addresses import NOTHING_ALLOWED, Allowed
 from rota.domain.http_target import URL_LIMIT, check_target, is_target
 from rota.domain.ids import job_uid
 from rota.domain.instants import future_instant
-from rota.domain.job import NAME_LIMIT, Job, check_name, check_text
+from rota.domain.job import NAME_LIMIT, Job, JobName, check_name, check_text
 from rota.domain.merge_patch import patched
 from rota.domain.ownership import CODE, OPERATOR
 from rota.errors import Conflict, InvalidInput, Locked, NotFound, VersionConflict
@@ -162,8 +162,8 @@ class Definitions:
 
     async def get(self, job_id: str, *, tenant_id: str) -> StoredJob:
         """Return one job. Raises NotFound."""
-        stored = await store.get(self._database, _uid(tenant_id, job_id))
-        if stored is None or not _is(stored, tenant_id, job_id):
+        stored = await store.find(self._database, JobName(tenant_id, job_id))
+        if stored is None:
             raise _unknown(job_id)
         return stored
 
@@ -275,11 +275,11 @@ class Definitions:
     async def _put_all(
         self, jobs: Sequence[Job], *, if_version: int | None, pause_new: Mapping[str, str], actor: str, by: By
     ) -> list[PutResult]:
-        seen: set[int] = set()
+        seen: set[JobName] = set()
         for job in jobs:
-            if job.job_uid in seen:
+            if job.name in seen:
                 raise InvalidInput("job_id", f"{job.job_id!r} stands twice in one request")
-            seen.add(job.job_uid)
+            seen.add(job.name)
             if is_target(job.handler):
                 check_target(job.handler, self._targets)
         results: list[PutResult] = []
@@ -362,10 +362,12 @@ class Definitions:
         actor: str = SYSTEM, quotas: Mapping[str, TenantView | None] = NO_QUOTAS, by: By = BY_OPERATOR,
     ) -> list[PutResult]:  # fmt: skip
         now = self._clock.now()
-        ordered = sorted(jobs, key=lambda job: job.job_uid)
-        standing = await store.lock(tx, [job.job_uid for job in ordered])
-        plan = plan_puts(ordered, standing, if_version=if_version, pause_new=pause_new, now=now, by=by)
-        for job, _ in plan.writes:
+        ordered = sorted(jobs, key=lambda job: job_uid(*job.name))
+        standing = await store.lock_live(tx, [job.name for job in ordered])
+        new = [job.name for job in ordered if job.name not in standing]
+        last = await store.last_generations(tx, new) if new else {}
+        plan = plan_puts(ordered, standing, last, if_version=if_version, pause_new=pause_new, now=now, by=by)
+        for job in (write.job for write in plan.writes):
             check_size(job.payload, quotas.get(job.tenant_id), of_job="" if len(jobs) == 1 else job.job_id)
         if plan.created:
             await check_job_quota(tx, Counter(job.tenant_id for job in plan.created))
@@ -373,7 +375,11 @@ class Definitions:
             # The old schedule's slots that nobody has looked at yet never run, and leave their trace.
             await drop_missed(tx, before, policy={"edit": "schedule"}, now=now)
         if plan.writes:
-            if len(await store.write(tx, plan.writes, now=now)) < len(plan.writes):
+            written = await store.write(tx, plan.writes, now=now)
+            if written is None or len(written) < len(plan.writes):
+                if written is not None and (clash := await store.clash(tx, plan.writes)) is not None:
+                    # A number is a digest: whoever looks for a collision finds one, and must not get another's job.
+                    raise Conflict(f"the id {clash.job_id!r} cannot be used", hint="choose another id for the job")
                 raise _CreatedMeanwhile("a job was created by somebody else at this moment", hint="put it again")
             for uid, reason in plan.pauses.items():
                 await store.set_pause(tx, uid, paused_at=now, reason=reason, now=now)
@@ -384,7 +390,7 @@ class Definitions:
         if plan.reroutes:
             await store.reroute_pending(tx, plan.reroutes)
         await audit.note(tx, plan.changes, actor=actor, now=now)
-        return [plan.results[job.job_uid] for job in jobs]
+        return [plan.results[job.name] for job in jobs]
 
     async def _resume(
         self, job_id: str, *, tenant_id: str, missed: Missed, actor: str, now: datetime, only_due: bool = False
@@ -442,9 +448,11 @@ def job_filter(
 
 
 async def _locked(tx: Connection, tenant_id: str, job_id: str) -> StoredJob:
-    uid = _uid(tenant_id, job_id)
-    stored = (await store.lock(tx, [uid])).get(uid)
-    if stored is None or stored.deleted or not _is(stored, tenant_id, job_id):
+    name = JobName(tenant_id, job_id)
+    if store.shard_of_name(name) is None:
+        raise _unknown(job_id)
+    stored = (await store.lock_live(tx, [name])).get(name)
+    if stored is None:
         raise _unknown(job_id)
     return stored
 
@@ -463,19 +471,6 @@ async def _reschedule(
 def _pause_change(stored: StoredJob, action: str, *, after: dict[str, Any]) -> Change:
     before = pause_facts(stored.paused_at, stored.pause_reason, stored.resume_at)
     return Change(tenant_id=stored.tenant_id, action=action, subject=stored.job_id, before=before, after=after)
-
-
-def _uid(tenant_id: str, job_id: str) -> int:
-    """Return the number of a job that may exist. Raises NotFound for an id that no job can have."""
-    try:
-        return job_uid(tenant_id, job_id)
-    except UnicodeEncodeError:
-        raise _unknown(job_id) from None
-
-
-def _is(stored: StoredJob, tenant_id: str, job_id: str) -> bool:
-    # The number is a digest: another job's can be the same, if somebody looks long enough for it.
-    return (stored.tenant_id, stored.job_id) == (tenant_id, job_id)
 
 
 def _is_due(stored: StoredJob, *, now: datetime) -> bool:

@@ -6,12 +6,13 @@ from typing import Final
 from uuid import UUID
 
 from rota.clock import Clock
-from rota.domain.ids import job_uid, slot_of
+from rota.domain.ids import slot_of
+from rota.domain.job import JobName
 from rota.domain.run import RunState
 from rota.domain.run_filter import RunFilter
 from rota.errors import InvalidCursor, InvalidInput, NotFound
 from rota.services.turns import Turns
-from rota.store import runs, workers
+from rota.store import jobs, runs, workers
 from rota.store.database import Database, Lane
 from rota.store.runs import AttemptView, DeadLetter, Place, RunView, SkippedView, SlotKey
 from rota.store.workers import LiveWorker
@@ -20,6 +21,8 @@ PAGE: Final = 1000
 """The most entries of a list; `find` gives one more, which tells its caller that the list goes on."""
 ATTEMPTS_SHOWN: Final = 100
 """The most attempts that a run is shown with: the last ones."""
+GENERATIONS_SHOWN: Final = 20
+"""Of so many jobs that had one id, one after the other, the runs are listed by it; the latest ones."""
 RECENT: Final = timedelta(days=1)
 """How far back a list of runs goes that names no beginning."""
 
@@ -66,12 +69,14 @@ class History:
                 self._wide, where, tenant_id=tenant_id, before=place, limit=bounded, **window
             )  # fmt: skip
         if where.job_id:
-            uid = job_uid(tenant_id, where.job_id)
-            # Of a job there is one run at a slot, and it lies before the place if its job's number does.
-            slot = place.scheduled_for + _INSTANT if uid < place.job_uid else place.scheduled_for
-            return await runs.of_job(
-                self._wide, uid, where, tenant_id=tenant_id, before=slot, limit=bounded, **window
-            )  # fmt: skip
+            found: list[RunView] = []
+            for uid in await self._generations(where.job_id, tenant_id):
+                # Of a job there is one run at a slot, and it lies before the place if its job's number does.
+                slot = place.scheduled_for + _INSTANT if uid < place.job_uid else place.scheduled_for
+                found += await runs.of_job(
+                    self._wide, uid, where, tenant_id=tenant_id, before=slot, limit=bounded, **window
+                )  # fmt: skip
+            return sorted(found, key=_newest_first)[:bounded]
         if where.since is None:
             window["since"] = min(self._clock.now(), window["until"]) - RECENT
         return await runs.recent(self._wide, where, tenant_id=tenant_id, before=place, limit=bounded, **window)
@@ -91,11 +96,23 @@ class History:
 
     async def skipped(self, job_id: str, *, tenant_id: str, limit: int = 50) -> list[SkippedView]:
         """Return a job's slots that made no run, latest first."""
-        return await runs.skipped(self._wide, job_uid(tenant_id, job_id), limit=min(limit, PAGE))
+        found: list[SkippedView] = []
+        for uid in await self._generations(job_id, tenant_id):
+            found += await runs.skipped(self._wide, uid, limit=min(limit, PAGE))
+        return sorted(found, key=lambda entry: entry.first_slot, reverse=True)[: min(limit, PAGE)]
 
     async def workers(self) -> list[LiveWorker]:
         """Return every live worker."""
         return await workers.live(self._database, now=self._clock.now())
+
+    async def _generations(self, job_id: str, tenant_id: str) -> list[int]:
+        """Return the numbers of all jobs that had an id: whoever asks by the id asks for the history of them all."""
+        return await jobs.generations(self._wide, JobName(tenant_id, job_id), limit=GENERATIONS_SHOWN)
+
+
+def _newest_first(run: RunView) -> int:
+    # A run's id begins with its slot, and ends with its job's number.
+    return -run.run_id.int
 
 
 def _place(before: tuple[datetime, UUID]) -> Place:

@@ -10,9 +10,9 @@ from uuid import UUID
 import structlog
 
 from rota.clock import Clock
-from rota.domain.ids import job_uid, run_id, slot_of
+from rota.domain.ids import run_id, slot_of
 from rota.domain.instants import format_instant
-from rota.domain.job import PRIORITIES, Job, check_whole
+from rota.domain.job import PRIORITIES, JobName, check_whole
 from rota.domain.run import Gate, RunState
 from rota.domain.run_filter import RunFilter
 from rota.errors import CommitUnknown, Conflict, InvalidInput, NotFound, RunFinished, SlotTaken
@@ -25,7 +25,6 @@ from rota.services.turns import Turns
 from rota.store import jobs, requests, runs
 from rota.store.audit import SYSTEM
 from rota.store.database import Database, Lane, repeat
-from rota.store.jobs import StoredJob
 from rota.store.partitions import with_partitions
 from rota.store.requests import KeyedRequest, Replay, ReplayedRun, SlotKey
 
@@ -104,18 +103,20 @@ class OnDemand:
         now = self._clock.now()
         if question.slot is not None:
             check_reach(question.slot, now=now)
-        job = _readable(await jobs.get(self._database, job_uid(tenant_id, job_id)), question)
-        if job is None:
+        stored = await jobs.find(self._database, JobName(tenant_id, job_id))
+        if stored is None:
             # The job may be gone since; a request that is repeated still gets its answer.
             if question.keyed is not None and (before := await self._made_before(question.keyed)):
                 return before
             raise _unknown(job_id)
+        if (job := stored.job) is None:
+            raise NotFound(f"job {job_id!r} cannot be read: {stored.problem}", hint="put it again")
         if refusal := await self._shedding.refusal(job.pool, tenant_id=tenant_id):
             # What was made once is told again: it adds nothing to the pool.
             if question.keyed is not None and (before := await self._made_before(question.keyed)):
                 return before
             raise refusal
-        wanted = Wanted(question=question, job=job, actor=actor, now=now)
+        wanted = Wanted(question=question, job=job, job_uid=stored.job_uid, actor=actor, now=now)
         keyed = question.keyed
         if keyed is not None:
             return await self._patience.ask(
@@ -126,7 +127,7 @@ class OnDemand:
             return await self._patience.ask(lambda: self._request_new(wanted), what=f"job {job_id!r}")
         return await self._patience.ask(
             lambda: self._request_new(wanted), what=f"the slot {format_instant(question.slot)} of job {job_id!r}",
-            turn=(job.job_uid, question.slot),
+            turn=(stored.job_uid, question.slot),
         )  # fmt: skip
 
     async def _request_new(self, wanted: Wanted) -> Requested:
@@ -142,7 +143,7 @@ class OnDemand:
             pool = await with_partitions(self._database, [slot], lambda: wanted.make(self._database, slot))
         except CommitUnknown:
             # The slot tells: if the run stands there and was made at this very instant, it is ours.
-            key = SlotKey(wanted.job.job_uid, slot)
+            key = SlotKey(wanted.job_uid, slot)
             view = await repeat(lambda: runs.get(self._database, key), clock=self._clock)
             if view is None or view.created_at != wanted.now:
                 raise
@@ -192,7 +193,7 @@ class OnDemand:
 
     async def _refusal(self, wanted: Wanted) -> NotFound | SlotTaken:
         """Return why no run was made: the job is gone meanwhile, or its slot is taken."""
-        if await jobs.get(self._database, wanted.job.job_uid) is None:
+        if await jobs.get(self._database, wanted.job_uid) is None:
             return _unknown(wanted.job.job_id)
         slot = wanted.slots[0]
         return SlotTaken(
@@ -331,15 +332,6 @@ class OnDemand:
 
 class _NothingFree(Exception):
     """No slot of a request is free, or its job is gone."""
-
-
-def _readable(stored: StoredJob | None, question: Question) -> Job | None:
-    """Return the job that is meant, if it is there. Raises NotFound for one whose definition cannot be read."""
-    if stored is None or (stored.tenant_id, stored.job_id) != (question.tenant_id, question.job_id):
-        return None
-    if stored.job is None:
-        raise NotFound(f"job {question.job_id!r} cannot be read: {stored.problem}", hint="put it again")
-    return stored.job
 
 
 def _pace(rate: float) -> timedelta:

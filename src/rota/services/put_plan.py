@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from rota.domain.ids import job_uid
 from rota.domain.instants import format_instant
-from rota.domain.job import Job
+from rota.domain.job import Job, JobName
 from rota.domain.ownership import Difference, Ownership, changed_fields, declared_over, put_over, reset_fields
-from rota.errors import Conflict, VersionConflict
+from rota.errors import VersionConflict
 from rota.store.audit import Change
-from rota.store.jobs import Reroute, ScheduleRow, StoredJob
+from rota.store.jobs import JobWrite, LastGeneration, Reroute, ScheduleRow, StoredJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,9 @@ BY_OPERATOR: Final = By()
 
 @dataclass(slots=True)
 class PutPlan:
-    """The writes of a batch, and its results by uid."""
+    """The writes of a batch, and its results by name."""
 
-    writes: list[tuple[Job, int]] = field(default_factory=list)
+    writes: list[JobWrite] = field(default_factory=list)
     schedules: list[ScheduleRow] = field(default_factory=list)
     reroutes: list[Reroute] = field(default_factory=list)
     overtaken: list[StoredJob] = field(default_factory=list)
@@ -56,53 +57,49 @@ class PutPlan:
     created: list[Job] = field(default_factory=list)
     pauses: dict[int, str] = field(default_factory=dict)
     """Jobs of these that are paused as soon as they are written, with the reason."""
-    results: dict[int, PutResult] = field(default_factory=dict)
+    results: dict[JobName, PutResult] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     owners: dict[int, Ownership] = field(default_factory=dict)
     """Whose jobs are that were another's before."""
 
 
 def plan_puts(
-    jobs: Sequence[Job], standing: Mapping[int, StoredJob], *, if_version: int | None, pause_new: Mapping[str, str],
-    now: datetime, by: By = BY_OPERATOR,
+    jobs: Sequence[Job], standing: Mapping[JobName, StoredJob], last: Mapping[JobName, LastGeneration], *,
+    if_version: int | None, pause_new: Mapping[str, str], now: datetime, by: By = BY_OPERATOR,
 ) -> PutPlan:  # fmt: skip
-    """Decide a batch. Raises VersionConflict, and Conflict for an id that cannot stand beside another one."""
+    """Decide a batch, given the jobs that live and the last deleted ones of the other names. Raises VersionConflict."""
     plan = PutPlan()
     for asked in jobs:
         job = asked
-        before = standing.get(job.job_uid)
-        if before is not None and (before.tenant_id, before.job_id) != (job.tenant_id, job.job_id):
-            # The number is a digest: whoever looks for a collision finds one, and must not come by another's job.
-            raise Conflict(f"the id {job.job_id!r} cannot be used", hint="choose another id for the job")
-        live = before if before is not None and not before.deleted else None
+        live = standing.get(job.name)
         _check_version(job, live, if_version)
         job, whose, differs = _owned(job, live, by=by)
+        write = _write(job, live, last.get(job.name))
         if live is None or whose != live.ownership:
-            plan.owners[job.job_uid] = whose
+            plan.owners[write.job_uid] = whose
         if live is not None and live.job == job and live.quarantined is None:
             row = ScheduleRow(
-                job_uid=job.job_uid, next_run_at=live.next_run_at, next_slot=live.next_slot, version=live.version,
+                job_uid=live.job_uid, next_run_at=live.next_run_at, next_slot=live.next_slot, version=live.version,
                 since=live.since or now,
             )  # fmt: skip
-            plan.results[job.job_uid] = _result(job, row, live, changed=False, differs=differs)
+            plan.results[job.name] = _result(job, row, live, changed=False, differs=differs)
             continue
-        version = before.version + 1 if before else 1
-        row = _schedule_row(job, live, version=version, now=now)
-        plan.writes.append((job, version))
+        row = _schedule_row(write, live, now=now)
+        plan.writes.append(write)
         plan.changes.append(_change(job, live))
         if live is not None and row.since != live.since:
             plan.overtaken.append(live)
-        if before is not None and (reroute := _reroute(job, before)):
+        if live is not None and (reroute := _reroute(job, live)):
             plan.reroutes.append(reroute)
         if live is None:
             plan.created.append(job)
             if (reason := pause_new.get(job.job_id)) is not None:
-                plan.pauses[job.job_uid] = reason
+                plan.pauses[write.job_uid] = reason
                 plan.changes.append(_paused_from_the_start(job, reason, now=now))
                 # Its pause is an edit of its own, right after the write.
-                row = replace(row, next_run_at=None, version=version + 1)
+                row = replace(row, next_run_at=None, version=write.version + 1)
         plan.schedules.append(row)
-        plan.results[job.job_uid] = _result(job, row, live, changed=True, differs=differs)
+        plan.results[job.name] = _result(job, row, live, changed=True, differs=differs)
     return plan
 
 
@@ -138,8 +135,24 @@ def _paused_from_the_start(job: Job, reason: str, *, now: datetime) -> Change:
     )  # fmt: skip
 
 
-def _schedule_row(job: Job, live: StoredJob | None, *, version: int, now: datetime) -> ScheduleRow:
+def _write(job: Job, live: StoredJob | None, last: LastGeneration | None) -> JobWrite:
+    """Return what becomes of a definition: an edit of the job that lives, or a new job, its id's first or next one.
+
+    Versions of an id go on: who read one of a deleted job cannot take it for the next job's.
+    """
+    if live is not None:
+        return JobWrite(job=job, job_uid=live.job_uid, generation=live.generation, version=live.version + 1)
+    if last is None:
+        return JobWrite(job=job, job_uid=job_uid(*job.name), generation=0, version=1)
+    generation = last.generation + 1
+    return JobWrite(
+        job=job, job_uid=job_uid(*job.name, generation), generation=generation, version=last.version + 1
+    )  # fmt: skip
+
+
+def _schedule_row(write: JobWrite, live: StoredJob | None, *, now: datetime) -> ScheduleRow:
     """Return what schedulers are to see: an unchanged schedule goes on where it stood, a changed one starts now."""
+    job = write.job
     if (
         live is not None
         and live.quarantined is None
@@ -152,10 +165,10 @@ def _schedule_row(job: Job, live: StoredJob | None, *, version: int, now: dateti
         next_slot, since = (None if job.schedule is None else job.schedule.next_slot(now)), now
     paused = live is not None and live.paused_at is not None
     return ScheduleRow(
-        job_uid=job.job_uid,
+        job_uid=write.job_uid,
         next_run_at=None if paused else next_slot,
         next_slot=next_slot,
-        version=version,
+        version=write.version,
         since=since,
     )
 
@@ -165,7 +178,7 @@ def _reroute(job: Job, before: StoredJob) -> Reroute | None:
     if was is not None and _in_queue(was) == _in_queue(job):
         return None
     changed = was is not None and was.priority != job.priority
-    return Reroute(job=job, priority=job.priority if changed else None)
+    return Reroute(job=job, job_uid=before.job_uid, priority=job.priority if changed else None)
 
 
 def _in_queue(job: Job) -> tuple[object, ...]:

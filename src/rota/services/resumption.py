@@ -52,13 +52,14 @@ async def settle_missed(
         decision,
         overlap=job.overlap,
         start_deadline=job.start_deadline,
-        busy=job.overlap == "skip" and await store.has_live_run(tx, job.job_uid),
+        busy=job.overlap == "skip" and await store.has_live_run(tx, stored.job_uid),
         now=now,
     )
-    await store.note_skipped(tx, job.job_uid, [_paused(part) for part in skipped], policy={"resume": missed}, now=now)
+    uid = stored.job_uid
+    await store.note_skipped(tx, uid, [_paused(part) for part in skipped], policy={"resume": missed}, now=now)
     making(run)
-    runs = [new_run(job.job_uid, slot, jitter=job.jitter, start_deadline=job.start_deadline, now=now) for slot in run]
-    made = await store.make_missed(tx, job, runs, now=now) if runs else frozenset()
+    runs = [new_run(uid, slot, jitter=job.jitter, start_deadline=job.start_deadline, now=now) for slot in run]
+    made = await store.make_missed(tx, uid, job, runs, now=now) if runs else frozenset()
     opened = any(run.gate == Gate.OPEN for run in runs if run.scheduled_for in made)
     replaces = bool(made) and job.overlap == "replace"
     return Settled(next_slot=decision.next_slot, runs=len(made), opened=opened, replaces=replaces)

@@ -81,6 +81,7 @@ class Wanted:
 
     question: Question
     job: Job
+    job_uid: int
     actor: str
     now: datetime
     seed: float = field(default_factory=random.random)
@@ -102,7 +103,7 @@ class Wanted:
         return self.available_at(slot) > self.now
 
     def run_id(self, slot: datetime) -> UUID:
-        return run_id(self.job.job_uid, slot)
+        return run_id(self.job_uid, slot)
 
     async def make(self, connection: Database | Connection, slot: datetime) -> str | None:
         """Make the run at one of the slots; returns its pool, or None when the slot is taken or the job is deleted."""
@@ -111,7 +112,7 @@ class Wanted:
             facts["idempotency_key"] = self.question.key
         return await requests.trigger(
             connection,
-            SlotKey(self.job.job_uid, slot),
+            SlotKey(self.job_uid, slot),
             payload=self.question.payload,
             available_at=self.available_at(slot),
             gate=Gate.TIME if self.waits(slot) else Gate.OPEN,

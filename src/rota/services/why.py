@@ -6,7 +6,8 @@ from uuid import UUID
 
 from rota.clock import Clock
 from rota.domain import reasons
-from rota.domain.ids import job_uid, slot_of
+from rota.domain.ids import slot_of
+from rota.domain.job import JobName
 from rota.domain.why import Cause, Held, Reason, Waiting
 from rota.errors import Conflict, NotFound
 from rota.services.turns import Turns
@@ -119,11 +120,7 @@ class Why:
         return reasons.queued(waiting, queue, workers)
 
     async def _stored(self, job_id: str, tenant_id: str) -> StoredJob:
-        try:
-            stored = await jobs.get(self._database, job_uid(tenant_id, job_id))
-        except UnicodeEncodeError:
-            stored = None
-        # The number is a digest: another job's can be the same, if somebody looks long enough for it.
-        if stored is None or (stored.tenant_id, stored.job_id) != (tenant_id, job_id):
+        stored = await jobs.find(self._database, JobName(tenant_id, job_id))
+        if stored is None:
             raise NotFound(f"there is no job {job_id!r}", hint="`rota job list` shows the jobs of this tenant")
         return stored

@@ -10,8 +10,8 @@ from typing import Any, Final
 import asyncpg
 import orjson
 
-from rota.domain.ids import SHARD_COUNT, shard_of
-from rota.domain.job import NAME_LIMIT, ONE_WAITS, Job
+from rota.domain.ids import SHARD_COUNT, job_uid, shard_of
+from rota.domain.job import NAME_LIMIT, ONE_WAITS, Job, JobName
 from rota.domain.misfire import Skipped, misfire_to_json
 from rota.domain.ownership import Owner, Ownership
 from rota.domain.retry import RetryPolicy
@@ -37,6 +37,7 @@ class StoredJob:
     job_uid: int
     tenant_id: str
     job_id: str
+    generation: int
     version: int
     paused_at: datetime | None
     pause_reason: str | None
@@ -61,6 +62,10 @@ class StoredJob:
             owner=self.owner, source=self.source, declared=self.declared, overrides=self.overrides,
             orphaned_at=self.orphaned_at,
         )  # fmt: skip
+
+    @property
+    def name(self) -> JobName:
+        return JobName(self.tenant_id, self.job_id)
 
     @property
     def state(self) -> str:
@@ -88,54 +93,104 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobWrite:
+    """A definition to be written, and of which job: its number, its generation, and the version that it gets."""
+
+    job: Job
+    job_uid: int
+    generation: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastGeneration:
+    """The latest deleted job of an id."""
+
+    generation: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reroute:
     """An edit's effect on the job's waiting runs."""
 
     job: Job
+    job_uid: int
     priority: int | None
     """The new priority; None: each run keeps its own."""
 
 
 async def lock(tx: Connection, uids: Sequence[int]) -> dict[int, StoredJob]:
     """Return these jobs by uid, deleted ones too, locked with their schedules until the transaction ends."""
-    keys: dict[str, Any] = {"shards": [shard_of(uid) for uid in uids], "job_uids": list(uids)}
-    rows = await tx.fetch(sql.lock_jobs, **keys)
+    rows = await tx.fetch(sql.lock_jobs, shards=[shard_of(uid) for uid in uids], job_uids=list(uids))
+    return {stored.job_uid: stored for stored in await _with_schedules(tx, rows)}
+
+
+async def lock_live(tx: Connection, names: Sequence[JobName]) -> dict[JobName, StoredJob]:
+    """Return the jobs that live under these names, locked with their schedules until the transaction ends."""
+    rows = await tx.fetch(sql.lock_live_jobs, **_names(names))
+    return {stored.name: stored for stored in await _with_schedules(tx, rows)}
+
+
+async def last_generations(tx: Connection, names: Sequence[JobName]) -> dict[JobName, LastGeneration]:
+    """Return of these names that a deleted job had the last one's generation; ask after `lock_live`."""
+    rows = await tx.fetch(sql.last_generations, **_names(names))
+    return {
+        JobName(row["tenant_id"], row["job_id"]): LastGeneration(generation=row["generation"], version=row["version"])
+        for row in rows
+    }
+
+
+async def _with_schedules(tx: Connection, rows: Sequence[Any]) -> list[StoredJob]:
+    keys: dict[str, Any] = {"shards": [row["shard"] for row in rows], "job_uids": [row["job_uid"] for row in rows]}
     schedules = {row["job_uid"]: row for row in await tx.fetch(sql.lock_schedules, **keys)}
-    return {row["job_uid"]: _stored(row, schedules.get(row["job_uid"], _NO_SCHEDULE)) for row in rows}
+    return [_stored(row, schedules.get(row["job_uid"], _NO_SCHEDULE)) for row in rows]
 
 
 _NO_SCHEDULE: Final[dict[str, Any]] = {"next_run_at": None, "next_slot": None, "since": None}
 
 
-async def write(tx: Connection, jobs: Sequence[tuple[Job, int]], *, now: datetime) -> frozenset[int]:
-    """Insert or replace (job, new version); returns the uids written. One left out was changed by somebody else.
+async def write(tx: Connection, writes: Sequence[JobWrite], *, now: datetime) -> frozenset[int] | None:
+    """Insert or replace definitions; returns the uids written. One left out was changed by somebody else, or its number
+    is that of another job.
 
-    None at all are returned when somebody else's insert of one of them crossed ours: the transaction is over.
+    None is returned when somebody else's insert of one of them crossed ours: the transaction is over.
     """
-    # ON CONFLICT settles a race on the key that it names. One that is met first on the other unique key of the same row
+    jobs = [write.job for write in writes]
+    # ON CONFLICT settles a race on the key that it names. One that is met first on another unique key of the same row
     # is an error, which says the same.
     with suppress(asyncpg.UniqueViolationError):
         rows = await tx.fetch(
             sql.write_jobs, now=now,
-            shards=[shard_of(job.job_uid) for job, _ in jobs],
-            job_uids=[job.job_uid for job, _ in jobs], tenant_ids=[job.tenant_id for job, _ in jobs],
-            job_ids=[job.job_id for job, _ in jobs], versions=[version for _, version in jobs],
-            handlers=[job.handler for job, _ in jobs], schedules=[_schedule_text(job) for job, _ in jobs],
-            payloads=[_payload_text(job) for job, _ in jobs], pools=[job.pool for job, _ in jobs],
-            priorities=[job.priority for job, _ in jobs], max_attempts=[job.max_attempts for job, _ in jobs],
-            retries=[_json(job.retry.to_json()) for job, _ in jobs],
-            misfires=[_json(misfire_to_json(job.misfire)) for job, _ in jobs],
-            graces=[_ms(job.misfire_grace) for job, _ in jobs], timeouts=[_ms(job.timeout) for job, _ in jobs],
-            leases=[_ms(job.lease_duration) for job, _ in jobs], jitters=[_ms(job.jitter) for job, _ in jobs],
-            overlaps=[job.overlap for job, _ in jobs], start_deadlines=[_ms(job.start_deadline) for job, _ in jobs],
-            max_concurrencies=[job.max_concurrency for job, _ in jobs],
-            concurrency_keys=[job.concurrency_key for job, _ in jobs],
-            key_concurrencies=[job.key_concurrency for job, _ in jobs], limits=[_json(job.limits) for job, _ in jobs],
-            max_losses=[job.max_losses for job, _ in jobs], pause_afters=[job.pause_after for job, _ in jobs],
-            labels=[_json(job.labels) for job, _ in jobs], descriptions=[job.description for job, _ in jobs],
+            shards=[shard_of(write.job_uid) for write in writes],
+            job_uids=[write.job_uid for write in writes], tenant_ids=[job.tenant_id for job in jobs],
+            job_ids=[job.job_id for job in jobs], generations=[write.generation for write in writes],
+            versions=[write.version for write in writes],
+            handlers=[job.handler for job in jobs], schedules=[_schedule_text(job) for job in jobs],
+            payloads=[_payload_text(job) for job in jobs], pools=[job.pool for job in jobs],
+            priorities=[job.priority for job in jobs], max_attempts=[job.max_attempts for job in jobs],
+            retries=[_json(job.retry.to_json()) for job in jobs],
+            misfires=[_json(misfire_to_json(job.misfire)) for job in jobs],
+            graces=[_ms(job.misfire_grace) for job in jobs], timeouts=[_ms(job.timeout) for job in jobs],
+            leases=[_ms(job.lease_duration) for job in jobs], jitters=[_ms(job.jitter) for job in jobs],
+            overlaps=[job.overlap for job in jobs], start_deadlines=[_ms(job.start_deadline) for job in jobs],
+            max_concurrencies=[job.max_concurrency for job in jobs],
+            concurrency_keys=[job.concurrency_key for job in jobs],
+            key_concurrencies=[job.key_concurrency for job in jobs], limits=[_json(job.limits) for job in jobs],
+            max_losses=[job.max_losses for job in jobs], pause_afters=[job.pause_after for job in jobs],
+            labels=[_json(job.labels) for job in jobs], descriptions=[job.description for job in jobs],
         )  # fmt: skip
         return frozenset(row["job_uid"] for row in rows)
-    return frozenset()
+    return None
+
+
+async def clash(tx: Connection, writes: Sequence[JobWrite]) -> JobName | None:
+    """Return the first of these jobs whose number is another job's."""
+    uids = [write.job_uid for write in writes]
+    rows = await tx.fetch(sql.names_at, shards=[shard_of(uid) for uid in uids], job_uids=uids)
+    owners = {row["job_uid"]: JobName(row["tenant_id"], row["job_id"]) for row in rows}
+    names = [write.job.name for write in writes]
+    return next((name for uid, name in zip(uids, names, strict=True) if owners.get(uid, name) != name), None)
 
 
 async def write_schedules(tx: Connection, rows: Sequence[ScheduleRow]) -> int:
@@ -177,8 +232,8 @@ async def mark_orphans(
 async def reroute_pending(tx: Connection, edits: Sequence[Reroute]) -> int:
     """Let waiting runs follow their jobs' new pool, handler and priority; returns how many runs moved."""
     rows = await tx.fetch(
-        sql.reroute_pending, shards=[shard_of(edit.job.job_uid) for edit in edits],
-        job_uids=[edit.job.job_uid for edit in edits], pools=[edit.job.pool for edit in edits],
+        sql.reroute_pending, shards=[shard_of(edit.job_uid) for edit in edits],
+        job_uids=[edit.job_uid for edit in edits], pools=[edit.job.pool for edit in edits],
         handlers=[edit.job.handler for edit in edits], priorities=[edit.priority for edit in edits],
     )  # fmt: skip
     return len(rows)
@@ -188,6 +243,42 @@ async def get(database: Database, uid: int) -> StoredJob | None:
     """Return one job, unless it is unknown or deleted."""
     rows = await database.fetch(sql.get_job, shard=shard_of(uid), job_uid=uid)
     return _stored(rows[0], rows[0]) if rows else None
+
+
+async def find(database: Database, name: JobName) -> StoredJob | None:
+    """Return the job that lives under a name."""
+    if (shard := shard_of_name(name)) is None:
+        return None
+    rows = await database.fetch(sql.find_job, shard=shard, tenant_id=name.tenant_id, job_id=name.job_id)
+    return _stored(rows[0], rows[0]) if rows else None
+
+
+async def generations(database: Database, name: JobName, *, limit: int) -> list[int]:
+    """Return the numbers of the last jobs that had a name, the latest first, deleted ones too."""
+    if (shard := shard_of_name(name)) is None:
+        return []
+    rows = await database.fetch(
+        sql.generations_of, shard=shard, tenant_id=name.tenant_id, job_id=name.job_id, limit=limit
+    )
+    return [row["job_uid"] for row in rows]
+
+
+def shard_of_name(name: JobName) -> int | None:
+    """Return where the jobs of a name are; None for a name that no job can have."""
+    if "\0" in "".join(name):
+        return None
+    try:
+        return shard_of(job_uid(*name))
+    except UnicodeEncodeError:
+        return None
+
+
+def _names(names: Sequence[JobName]) -> dict[str, Any]:
+    return {
+        "shards": [shard_of(job_uid(*name)) for name in names],
+        "tenant_ids": [name.tenant_id for name in names],
+        "job_ids": [name.job_id for name in names],
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,13 +348,15 @@ async def has_live_run(tx: Connection, uid: int) -> bool:
     return bool(await tx.fetch(due_sql.live_among, shards=[shard_of(uid)], job_uids=[uid]))
 
 
-async def make_missed(tx: Connection, job: Job, runs: Sequence[NewRun], *, now: datetime) -> frozenset[datetime]:
+async def make_missed(
+    tx: Connection, uid: int, job: Job, runs: Sequence[NewRun], *, now: datetime
+) -> frozenset[datetime]:
     """Make runs of slots that a pause held back, at least one; returns the slots whose run is new.
 
     Where the job lets only the newest slot wait, older ones are superseded. Raises MissingPartition.
     """
     rows = await tx.fetch(
-        sql.make_missed, shard=shard_of(job.job_uid), job_uid=job.job_uid, now=now, pool=job.pool, handler=job.handler,
+        sql.make_missed, shard=shard_of(uid), job_uid=uid, now=now, pool=job.pool, handler=job.handler,
         tenant_id=job.tenant_id, slots=[run.scheduled_for for run in runs],
         available_ats=[run.available_at for run in runs], deadlines=[run.deadline_at for run in runs],
         gates=[run.gate for run in runs], priority=job.priority, supersedes=job.overlap in ONE_WAITS,
@@ -329,8 +422,9 @@ def _stored(row: Any, schedule: Any) -> StoredJob:
         job, problem = None, str(error)
     return StoredJob(
         job=job, problem=problem, shard=row["shard"], job_uid=row["job_uid"], tenant_id=row["tenant_id"],
-        job_id=row["job_id"], version=row["version"], paused_at=row["paused_at"], pause_reason=row["pause_reason"],
-        resume_at=row["resume_at"], quarantined=row["quarantined"], deleted=row["deleted_at"] is not None,
+        job_id=row["job_id"], generation=row["generation"], version=row["version"], paused_at=row["paused_at"],
+        pause_reason=row["pause_reason"], resume_at=row["resume_at"], quarantined=row["quarantined"],
+        deleted=row["deleted_at"] is not None,
         created_at=row["created_at"], updated_at=row["updated_at"], next_run_at=schedule["next_run_at"],
         next_slot=schedule["next_slot"], since=schedule["since"], owner=row["owner"], source=row["source"],
         declared=None if row["declared"] is None else json.loads(row["declared"]),

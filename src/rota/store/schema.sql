@@ -332,7 +332,8 @@ BEGIN
     FROM generate_series(0, (SELECT c.shard_count FROM rota.cluster c) - 1) s
    CROSS JOIN LATERAL (
          SELECT x.* FROM rota.job x
-          WHERE x.shard = s::smallint AND x.tenant_id = wanted_tenant AND x.job_id = wanted_job LIMIT 1) j;
+          WHERE x.shard = s::smallint AND x.tenant_id = wanted_tenant AND x.job_id = wanted_job AND x.deleted_at IS NULL
+          LIMIT 1) j;
   -- Locked against an edit or a delete, whose own sweep over the waiting runs could not see this one.
   SELECT j.* INTO job FROM rota.job j
    WHERE j.shard = job.shard AND j.job_uid = job.job_uid AND j.deleted_at IS NULL FOR SHARE;
@@ -525,6 +526,8 @@ CREATE TABLE rota.job (
     declared jsonb,
     overrides jsonb,
     orphaned_at timestamp with time zone,
+    generation integer DEFAULT 0 NOT NULL,
+    CONSTRAINT job_generation_check CHECK ((generation >= 0)),
     CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
     CONSTRAINT job_key_concurrency_check CHECK (((key_concurrency >= 1) AND (key_concurrency <= 100000))),
     CONSTRAINT job_lease_ms_check CHECK ((lease_ms > 0)),
@@ -566,6 +569,8 @@ COMMENT ON COLUMN rota.job.declared IS 'The definition as the code gave it last.
 COMMENT ON COLUMN rota.job.overrides IS 'Fields that an operator changed since, which stay until the code''s value changes.';
 
 COMMENT ON COLUMN rota.job.orphaned_at IS 'Since when its source declares it no longer.';
+
+COMMENT ON COLUMN rota.job.generation IS 'How many jobs of this id were deleted before this one.';
 
 CREATE TABLE rota.lease (
     shard smallint NOT NULL,
@@ -893,9 +898,6 @@ ALTER TABLE ONLY rota.idempotency
 ALTER TABLE ONLY rota.job
     ADD CONSTRAINT job_pkey PRIMARY KEY (shard, job_uid);
 
-ALTER TABLE ONLY rota.job
-    ADD CONSTRAINT job_shard_tenant_id_job_id_key UNIQUE (shard, tenant_id, job_id);
-
 ALTER TABLE ONLY rota.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (shard, job_uid, scheduled_for);
 
@@ -948,6 +950,10 @@ CREATE INDEX claim_age ON rota.claim USING btree (claimed_at);
 CREATE INDEX dead_by_tenant ON rota.dead USING btree (tenant_id, died_at);
 
 CREATE INDEX idempotency_age ON rota.idempotency USING btree (created_at);
+
+CREATE INDEX job_deleted ON rota.job USING btree (shard, tenant_id, job_id, generation) WHERE (deleted_at IS NOT NULL);
+
+CREATE UNIQUE INDEX job_live ON rota.job USING btree (shard, tenant_id, job_id) WHERE (deleted_at IS NULL);
 
 CREATE INDEX job_of_source ON rota.job USING btree (tenant_id, source) WHERE ((source IS NOT NULL) AND (deleted_at IS NULL));
 

@@ -193,7 +193,8 @@ BEGIN
     FROM generate_series(0, (SELECT c.shard_count FROM rota.cluster c) - 1) s
    CROSS JOIN LATERAL (
          SELECT x.* FROM rota.job x
-          WHERE x.shard = s::smallint AND x.tenant_id = wanted_tenant AND x.job_id = wanted_job LIMIT 1) j;
+          WHERE x.shard = s::smallint AND x.tenant_id = wanted_tenant AND x.job_id = wanted_job AND x.deleted_at IS NULL
+          LIMIT 1) j;
   -- Locked against an edit or a delete, whose own sweep over the waiting runs could not see this one.
   SELECT j.* INTO job FROM rota.job j
    WHERE j.shard = job.shard AND j.job_uid = job.job_uid AND j.deleted_at IS NULL FOR SHARE;

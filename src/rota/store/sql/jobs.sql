@@ -1,8 +1,43 @@
 -- name: lock_jobs
 -- The present definitions of these jobs, locked in key order so that two editors never wait for each other crosswise.
 SELECT * FROM rota.job
- WHERE (shard, job_uid) IN (SELECT * FROM unnest($shards::smallint[], $job_uids::bigint[]))
+ WHERE (shard, job_uid) IN (SELECT * FROM unnest($shards::smallint[], $job_uids::bigint[])) -- not: lock_live_jobs
+ -- lock_live_jobs: WHERE (shard, tenant_id, job_id) IN (
+ -- lock_live_jobs:       SELECT * FROM unnest($shards::smallint[], $tenant_ids::text[], $job_ids::text[]))
+ -- lock_live_jobs:   AND deleted_at IS NULL
  ORDER BY shard, job_uid FOR UPDATE;
+
+-- name: lock_live_jobs
+-- like: lock_jobs
+-- The jobs that live under these ids, locked as above.
+
+-- name: last_generations
+-- Of each id that a deleted job had: the last one's generation, and the version at which it stands. To be asked after
+-- lock_live_jobs, in a statement of its own: a delete for which that waited is seen.
+SELECT k.tenant_id, k.job_id, j.generation, j.version
+  FROM unnest($shards::smallint[], $tenant_ids::text[], $job_ids::text[]) k (shard, tenant_id, job_id)
+ CROSS JOIN LATERAL (
+       SELECT x.generation, x.version FROM rota.job x
+        WHERE x.shard = k.shard AND x.tenant_id = k.tenant_id AND x.job_id = k.job_id
+          AND x.deleted_at IS NOT NULL
+        ORDER BY x.generation DESC LIMIT 1) j;
+
+-- name: generations_of
+-- The numbers of all jobs that had an id, deleted or not, the latest first.
+SELECT g.job_uid FROM (
+  SELECT job_uid, generation FROM rota.job
+   WHERE shard = $shard AND tenant_id = $tenant_id AND job_id = $job_id AND deleted_at IS NULL
+  UNION ALL
+  (SELECT job_uid, generation FROM rota.job
+    WHERE shard = $shard AND tenant_id = $tenant_id AND job_id = $job_id AND deleted_at IS NOT NULL
+    ORDER BY generation DESC LIMIT $limit)) g
+ ORDER BY g.generation DESC LIMIT $limit;
+
+-- name: names_at
+-- Whose these numbers are.
+SELECT j.job_uid, j.tenant_id, j.job_id FROM unnest($shards::smallint[], $job_uids::bigint[]) k (shard, job_uid)
+ CROSS JOIN LATERAL (
+       SELECT x.job_uid, x.tenant_id, x.job_id FROM rota.job x WHERE x.shard = k.shard AND x.job_uid = k.job_uid LIMIT 1) j;
 
 -- name: lock_schedules
 -- Where these jobs' schedules stand. A statement of its own, after lock_jobs: joined to it, a schedule would be as old
@@ -12,14 +47,16 @@ SELECT shard, job_uid, next_run_at, next_slot, since FROM rota.schedule
  ORDER BY shard, job_uid FOR UPDATE;
 
 -- name: write_jobs
--- Insert or replace definitions. An existing row is replaced only at the version that the caller read.
-INSERT INTO rota.job AS j (shard, job_uid, tenant_id, job_id, version, handler, schedule, payload, pool, priority,
-  max_attempts, retry, misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, start_deadline_ms,
+-- Insert or replace definitions. An existing row is replaced only at the version that the caller read, and while it lives:
+-- a number is a digest, and may be another job's.
+INSERT INTO rota.job AS j (shard, job_uid, tenant_id, job_id, generation, version, handler, schedule, payload, pool,
+  priority, max_attempts, retry, misfire, misfire_grace_ms, timeout_ms, lease_ms, jitter_ms, overlap, start_deadline_ms,
   max_concurrency, concurrency_key, key_concurrency, limits, max_losses, pause_after, labels, description, created_at,
   updated_at)
 SELECT g.*, $now, $now
-  FROM unnest($shards::smallint[], $job_uids::bigint[], $tenant_ids::text[], $job_ids::text[], $versions::bigint[],
-              $handlers::text[], $schedules::jsonb[], $payloads::jsonb[], $pools::text[], $priorities::smallint[],
+  FROM unnest($shards::smallint[], $job_uids::bigint[], $tenant_ids::text[], $job_ids::text[],
+              $generations::integer[], $versions::bigint[], $handlers::text[], $schedules::jsonb[], $payloads::jsonb[],
+              $pools::text[], $priorities::smallint[],
               $max_attempts::integer[], $retries::jsonb[], $misfires::jsonb[], $graces::bigint[], $timeouts::bigint[],
               $leases::bigint[], $jitters::bigint[], $overlaps::text[], $start_deadlines::bigint[],
               $max_concurrencies::integer[], $concurrency_keys::text[], $key_concurrencies::integer[], $limits::jsonb[],
@@ -32,11 +69,9 @@ ON CONFLICT (shard, job_uid) DO UPDATE SET
   start_deadline_ms = excluded.start_deadline_ms, max_concurrency = excluded.max_concurrency,
   concurrency_key = excluded.concurrency_key, key_concurrency = excluded.key_concurrency, limits = excluded.limits,
   max_losses = excluded.max_losses, pause_after = excluded.pause_after, labels = excluded.labels,
-  description = excluded.description,
-  -- What died under a job that was deleted says nothing of the one that is made under its name.
-  dead_since = CASE WHEN j.deleted_at IS NULL THEN j.dead_since ELSE excluded.updated_at END,
-  quarantined = NULL, deleted_at = NULL, updated_at = excluded.updated_at
-  WHERE j.version = excluded.version - 1
+  description = excluded.description, quarantined = NULL, updated_at = excluded.updated_at
+  WHERE j.version = excluded.version - 1 AND j.deleted_at IS NULL
+    AND (j.tenant_id, j.job_id) = (excluded.tenant_id, excluded.job_id)
 RETURNING shard, job_uid;
 
 -- name: write_owners
@@ -83,7 +118,13 @@ RETURNING p.job_uid;
 -- name: get_job
 SELECT j.*, s.next_run_at, s.next_slot, s.since
   FROM rota.job j LEFT JOIN rota.schedule s ON s.shard = j.shard AND s.job_uid = j.job_uid
- WHERE j.shard = $shard AND j.job_uid = $job_uid AND j.deleted_at IS NULL;
+ WHERE j.shard = $shard AND j.job_uid = $job_uid AND j.deleted_at IS NULL -- not: find_job
+ -- find_job: WHERE j.shard = $shard AND j.tenant_id = $tenant_id AND j.job_id = $job_id AND j.deleted_at IS NULL
+;
+
+-- name: find_job
+-- like: get_job
+-- The job that lives under an id.
 
 -- name: list_jobs
 -- One page of a tenant's jobs in the order of their ids: those after $after, from $low on and before $upto. Each shard
