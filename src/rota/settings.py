@@ -30,7 +30,9 @@ class Settings(BaseSettings):
     name: str = Field(default_factory=_host_and_process, description="this process's name as scheduler and worker")
     pool: str = Field(default="default", description="the pool that a worker serves")
     concurrency: int = Field(default=20, ge=1, le=1000, description="runs that a worker has at once")
-    drain_seconds: float = Field(default=30.0, ge=0, description="how long a worker that is told to stop goes on")
+    drain_seconds: float = Field(
+        default=20.0, ge=0, description="when a worker that is told to stop has ended, all in all"
+    )
     connections: int = Field(default=8, ge=1, le=200, description="connections for claims, scans and commands")
     reserved_connections: int = Field(default=2, ge=1, le=50, description="connections for renewals and reports alone")
     http_allow: str | None = Field(

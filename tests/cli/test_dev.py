@@ -69,7 +69,7 @@ def test_an_apps_own_jobs_run_in_all_their_pools_and_a_second_signal_ends_at_onc
         dev.until(all_ran)
         dev.until(lambda line: line.get("job_id") == "endless" and line["state"] == "running")
         dev.popen.send_signal(signal.SIGINT)
-        assert dev.until_event("stopping")[-1]["drain_seconds"] == 30.0
+        assert dev.until_event("stopping")[-1]["drain_seconds"] == 20.0
         dev.popen.send_signal(signal.SIGINT)
         last = dev.until_event("stopped")
         assert any(line.get("outcome") == "released" for line in last)

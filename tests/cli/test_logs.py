@@ -4,6 +4,7 @@ import pytest
 import structlog
 
 from rota.cli import logs
+from rota.worker.line_writer import write_out
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -12,6 +13,7 @@ def test_a_traceback_shows_no_local_variables(capsys: pytest.CaptureFixture[str]
     logs.configure("warning", as_json=as_json)
     try:
         _fail_with("lease-token-in-hand")
+        write_out()
     finally:
         structlog.configure(**before)
     said = capsys.readouterr().err

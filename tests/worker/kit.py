@@ -6,16 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 from rota.domain.attempt import Claim, LeaseKey, Outcome, Report
 from rota.domain.progress import Progress
+from rota.worker.baton import Baton
 from rota.worker.desk import WorkerInfo
 from rota.worker.handlers import HandlerRegistry
-from rota.worker.heart import HeartNews
+from rota.worker.heart import GOODBYE_TIME, HeartNews, Renew
 from rota.worker.worker import Worker
 from tests.worker.fake_desk import FakeDesk
 
@@ -30,13 +31,19 @@ class NotingHeart:
         self.groups: set[int] = set()
         self.progress: dict[UUID, Progress] = {}
         self.hastened = 0
+        self.able = asyncio.Event()
+        self.able.set()
+        self.apart: set[UUID] = set()
         self._desk = desk
         self._listener: Callable[[HeartNews], None] | None = None
 
-    async def start(self, listener: Callable[[HeartNews], None]) -> None:
+    async def start(
+        self, listener: Callable[[HeartNews], None], *, renew: Renew | None = None, baton: Baton | None = None
+    ) -> None:
         self._listener = listener
 
-    def hold(self, claims: Sequence[Claim]) -> None:
+    def hold(self, claims: Sequence[Claim], *, apart: Collection[UUID] = ()) -> None:
+        self.apart.update(apart)
         self.held.update({claim.key.token: claim.key for claim in claims})
 
     def drop(self, tokens: Iterable[UUID]) -> None:
@@ -56,7 +63,7 @@ class NotingHeart:
     def unguard(self, group: int) -> None:
         self.groups.discard(group)
 
-    async def stop(self, *, release: bool) -> None:
+    async def stop(self, *, release: bool, within: float = GOODBYE_TIME) -> None:
         if release and self.held:
             with contextlib.suppress(Exception):
                 await self._desk.report([Report(key=key, outcome=Outcome.RELEASED) for key in self.held.values()])

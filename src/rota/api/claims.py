@@ -87,4 +87,5 @@ def _document(claim: Claim) -> ClaimedRun:
         lease_expires_at=claim.expires_at,
         lease_seconds=claim.lease_duration.total_seconds(),
         timeout_seconds=claim.timeout.total_seconds(),
+        losses=claim.losses,
     )

@@ -13,11 +13,17 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn, TypeVar
 
+from rota.cli.supervision import say_farewell
+from rota.worker.line_writer import write_out
+
 LINGER_TIME: Final = 1.0
 """Seconds for the tasks, and then for the executor's threads, that a command has left behind."""
 
 EXIT_TIME: Final = 5.0
 """Seconds for the interpreter's end: it joins other threads, and calls what was registered for its exit."""
+
+FLUSH_TIME: Final = 1.0
+"""Seconds for what is still to be written when the process is ended by force."""
 
 T = TypeVar("T")
 
@@ -39,6 +45,8 @@ def run_and_leave(command: Coroutine[Any, Any, T], loop_factory: Callable[[], as
 
 def leave(code: int) -> NoReturn:
     """End the process: by itself if it can, otherwise by force."""
+    say_farewell(code)
+    write_out()
     if _unclosed:
         _end(code)
     watchdog = threading.Timer(EXIT_TIME, _end, (code,))
@@ -69,9 +77,16 @@ async def _close_generators_and_executor() -> None:
 
 
 def _end(code: int) -> NoReturn:
+    # In a thread: a stream that nobody reads would keep the process for ever.
+    flushing = threading.Thread(target=_flush, name="rota-flush", daemon=True)
+    flushing.start()
+    flushing.join(FLUSH_TIME)
+    os._exit(code)
+
+
+def _flush() -> None:
     with contextlib.suppress(Exception):
         logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(code)

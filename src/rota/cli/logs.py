@@ -1,23 +1,24 @@
-"""Where log events go: to standard error, as lines for people or, where no terminal is, as JSON."""
+"""Where log events go: to standard error, as lines for people or, where no terminal is, as JSON.
 
+Nobody who logs waits for a reader: see LineWriter.
+"""
+
+import logging
 import sys
 from typing import Final
 
 import structlog
 
 from rota.errors import InvalidInput
+from rota.worker.line_writer import LineWriter
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-class _StandardError:
-    """Standard error as it is at the moment of writing: a live table puts itself in between."""
+_TEXT_NOTICE: Final = "log.dropped: {dropped} lines, since nobody read them\n"
+_JSON_NOTICE: Final = '{{"dropped": {dropped}, "event": "log.dropped", "level": "warning"}}\n'
 
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
+_in_use: Final[list[LineWriter]] = []
 
 
 def configure(level: str, *, as_json: bool) -> None:
@@ -38,6 +39,13 @@ def configure(level: str, *, as_json: bool) -> None:
                 exception_formatter=structlog.dev.plain_traceback,
             )
         ]
+    writer = LineWriter(_JSON_NOTICE if as_json else _TEXT_NOTICE)
+    while _in_use:
+        _in_use.pop().close()
+    _in_use.append(writer)
+    # What libraries and handlers log without having chosen where; unlike the usual one it waits for no reader.
+    logging.lastResort = logging.StreamHandler(writer)
+    logging.lastResort.setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -45,6 +53,6 @@ def configure(level: str, *, as_json: bool) -> None:
             *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
-        logger_factory=structlog.PrintLoggerFactory(file=_StandardError()),  # type: ignore[arg-type]  # it only writes
+        logger_factory=structlog.WriteLoggerFactory(file=writer),  # type: ignore[arg-type]  # it only writes
         cache_logger_on_first_use=False,
     )

@@ -6,9 +6,11 @@ import sys
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     try:
+        from rota.cli import supervision
         from rota.cli.leaving import leave
         from rota.cli.root import app
 
+        supervision.allow()
         leave(app(standalone_mode=False))
     except KeyboardInterrupt:
         print("ended by Ctrl-C", file=sys.stderr)

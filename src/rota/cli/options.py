@@ -23,10 +23,12 @@ import typer
 from rota.cli.addresses import check_address, reaching
 from rota.cli.leaving import run_and_leave
 from rota.cli.output import Output
+from rota.cli.supervision import supervise
 from rota.clock import SystemClock
 from rota.domain.duration import parse_duration
 from rota.domain.instants import parse_instant
 from rota.errors import InvalidInput
+from rota.worker.line_writer import write_out
 
 if TYPE_CHECKING:
     from rota.assembly import Rota
@@ -210,11 +212,12 @@ def command(
     over_http: bool = False,
     panel: str | None = None,
     fast_loop: bool = False,
+    supervised: bool = False,
 ) -> Callable[[Function[P]], Function[P]]:
     """Register a function as a command of the group, with the shared options except those that it is `without`.
 
     `over_http`: an API can answer it as well, so it takes --url and --token. `fast_loop` is for processes that go on
-    for long, and may run handlers.
+    for long, and may run handlers; a `supervised` one is started again when a handler has ended it.
     """
     known = SHARED | OVER_HTTP if over_http else SHARED
     shared = {option: kind for option, kind in known.items() if option not in without}
@@ -227,9 +230,16 @@ def command(
             given = given.over(earlier if isinstance(earlier, Given) else Given())
             clock = SystemClock()
             call = Call(given=given, out=Output(as_json=given.json), clock=clock, began=clock.monotonic())
-            answer = function(call, **arguments)  # type: ignore[call-arg]  # Typer made them from the signature
-            if isinstance(answer, Coroutine):
-                answer = _carry_out(answer, fast_loop=fast_loop)
+            if supervised:
+                drain = call.settings(drain_seconds=arguments.get("drain")).drain_seconds
+                if (code := supervise(drain=drain)) is not None:
+                    return code
+            try:
+                answer = function(call, **arguments)  # type: ignore[call-arg]  # Typer made them from the signature
+                if isinstance(answer, Coroutine):
+                    answer = _carry_out(answer, fast_loop=fast_loop)
+            finally:
+                write_out()
             return answer or 0
 
         _sign(run, function, shared)

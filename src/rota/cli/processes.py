@@ -1,6 +1,7 @@
 """`rota scheduler` and `rota worker`: the two processes of an installation, each until SIGTERM or Ctrl-C."""
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Annotated, Final
 from uuid import uuid4
 
@@ -8,6 +9,7 @@ import typer
 
 from rota.cli.options import Call, command
 from rota.cli.signals import StopSignals
+from rota.cli.supervision import Ties, ties
 from rota.errors import InvalidInput, SetupFailed
 from rota.extras import require
 
@@ -34,7 +36,7 @@ Concurrency = Annotated[
 Drain = Annotated[
     float | None,
     typer.Option(
-        help="Seconds that running handlers get at the end. (env: ROTA_DRAIN_SECONDS; default: 30)",
+        help="Seconds from the request to end to the end, all in all. (env: ROTA_DRAIN_SECONDS; default: 20)",
         show_default=False,
     ),
 ]
@@ -42,7 +44,7 @@ Drain = Annotated[
 
 def register(app: typer.Typer) -> None:
     command(app, "scheduler", without=("tenant",), panel="Run", fast_loop=True)(scheduler)
-    command(app, "worker", without=("tenant",), over_http=True, panel="Run", fast_loop=True)(worker)
+    command(app, "worker", without=("tenant",), over_http=True, panel="Run", fast_loop=True, supervised=True)(worker)
 
 
 async def scheduler(call: Call, name: Name = None) -> None:
@@ -83,13 +85,15 @@ async def worker(
 
     With --url it needs no database: an API gives it runs.
 
-    SIGTERM or Ctrl-C: takes nothing new, and ends when its runs have, within the drain time. Again: ends at once.
+    SIGTERM or Ctrl-C: takes nothing new, and ends when its runs have, within the drain time; what runs then is given
+    back. Again: ends at once. A worker that a handler has ended is started again.
     """
     import structlog
 
     from rota.cli.workplace import workplace
     from rota.services.loop import run_together
     from rota.worker.handlers import HandlerRegistry
+    from rota.worker.heart import Supervisor
 
     if target is None and not (allow_shell or allow_http):
         raise InvalidInput(
@@ -105,8 +109,10 @@ async def worker(
     app = load(target) if target is not None else None
     served = app.pool if app is not None and "pool" not in settings.model_fields_set else settings.pool
     gone = asyncio.Event()
+    tied = ties()
+    supervisor = None if tied is None else Supervisor(pid=tied.supervisor, parting=tied.parting)
     with StopSignals() as signals:
-        async with workplace(call, settings) as place:
+        async with workplace(call, settings, supervisor=supervisor) as place:
             if app is not None and not no_register:
                 source = name_of(app, target)
                 tell_declared(await place.register(list(app.jobs.values()), app.tenant_id, source), source=source)
@@ -115,7 +121,7 @@ async def worker(
                 place, settings, registry, pool=served, target=target, allow_shell=allow_shell, allow_http=allow_http,
                 on_event=_log_ended,
             )  # fmt: skip
-            signals.then(working.request_stop)
+            _obey(signals, working, tied)
             info = working.info
             log.info("worker.started", name=info.worker_id, pool=info.pool, handlers=sorted(info.handlers))
             await run_together(_until_gone(working, gone), place.keep_going(gone))
@@ -175,6 +181,25 @@ def _log_ended(event: "RunEvent") -> None:
         log.warning("attempt.ended", **facts, error=summary(event.error))
     else:
         log.info("attempt.ended", **facts)
+
+
+def _obey(signals: StopSignals, working: "Worker", tied: Ties | None) -> None:
+    """Stop at signals. With a supervisor they may come twice, to both of us: it is the one that counts them."""
+    if tied is None:
+        signals.then(working.request_stop)
+        return
+    parting = tied.parting
+
+    def part() -> None:
+        word = os.read(parting, 1)
+        if not word:
+            asyncio.get_running_loop().remove_reader(parting)
+        working.request_drain()
+        if word:
+            working.request_stop()
+
+    signals.then(working.request_drain)
+    asyncio.get_running_loop().add_reader(parting, part)
 
 
 async def _until_gone(working: "Worker", gone: asyncio.Event) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rota.settings import Settings
     from rota.wire.jobs import DeclareAnswer
     from rota.worker.desk import Desk
-    from rota.worker.heart import Heart
+    from rota.worker.heart import Heart, Supervisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +39,19 @@ class Workplace:
 
 
 @asynccontextmanager
-async def workplace(call: "Call", settings: "Settings") -> AsyncIterator[Workplace]:
+async def workplace(
+    call: "Call", settings: "Settings", *, supervisor: "Supervisor | None" = None
+) -> AsyncIterator[Workplace]:
     """Yield the place that the settings name. Raises what opening it raises."""
     if settings.url is not None:
-        async with _over_http(settings) as place:
+        async with _over_http(settings, supervisor) as place:
             yield place
     else:
         async with call.opened(settings) as rota:
-            yield at_database(rota)
+            yield at_database(rota, supervisor=supervisor)
 
 
-def at_database(rota: "Rota") -> Workplace:
+def at_database(rota: "Rota", *, supervisor: "Supervisor | None" = None) -> Workplace:
     """Return the workplace that an opened cluster is."""
     from rota.control.principal import operator
     from rota.worker.heart import ProcessHeart
@@ -59,7 +61,7 @@ def at_database(rota: "Rota") -> Workplace:
 
     return Workplace(
         desk=rota.desk(),
-        heart=ProcessHeart(rota.dsn),
+        heart=ProcessHeart(rota.dsn, supervisor=supervisor),
         clock=rota.clock,
         register=register,
         keep_going=rota.keep_going,
@@ -68,7 +70,7 @@ def at_database(rota: "Rota") -> Workplace:
 
 
 @asynccontextmanager
-async def _over_http(settings: "Settings") -> AsyncIterator[Workplace]:
+async def _over_http(settings: "Settings", supervisor: "Supervisor | None" = None) -> AsyncIterator[Workplace]:
     """Yield the workplace behind an API, after a first answer: it says who this is, and what time it is there."""
     from rota.client import Client
     from rota.wire.jobs import DeclareAnswer
@@ -108,7 +110,7 @@ async def _over_http(settings: "Settings") -> AsyncIterator[Workplace]:
 
         yield Workplace(
             desk=RestDesk(client),
-            heart=ProcessHeart(client.url, token=token, tenant=tenant),
+            heart=ProcessHeart(client.url, token=token, tenant=tenant, supervisor=supervisor),
             clock=client.server_clock,
             register=register,
             keep_going=keep_going,

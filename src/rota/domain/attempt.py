@@ -85,6 +85,8 @@ class Claim:
     expires_at: datetime
     lease_duration: timedelta
     timeout: timedelta
+    losses: int = 0
+    """How many workers it has lost: after one it is run apart from others, which it may have taken with it."""
 
     @property
     def run_id(self) -> UUID:

@@ -71,6 +71,8 @@ class ClaimedRun(Document):
     lease_expires_at: datetime
     lease_seconds: float
     timeout_seconds: float
+    losses: int = 0
+    """How many workers the run has lost. After one, run it apart from others: it may have ended that worker."""
 
 
 class ClaimAnswer(Document):

@@ -103,13 +103,13 @@ class ChildPool:
                 return failed(_death(code) if has_died else _SILENT)
         return failed("no child process could be started for the handler")
 
-    async def close(self) -> None:
+    async def close(self, *, within: float = STOP_GRACE) -> None:
         """End every child: the idle ones by closing their connection, the busy ones by force."""
         idle, self._idle = self._idle, []
         for child in idle:
             child.writer.close()
         if idle:
-            await asyncio.wait({child.exited for child in idle}, timeout=STOP_GRACE)
+            await asyncio.wait({child.exited for child in idle}, timeout=min(within, STOP_GRACE))
         await self.kill_all()
 
     async def kill_all(self) -> None:

@@ -4,6 +4,15 @@ from rota.errors import InvalidInput
 from rota.worker.desk import Desk
 
 
+def load(url: str) -> None:
+    """Import what a desk at this address needs: on a busy host that takes longer than a lease may last."""
+    if url.startswith(("http://", "https://")):
+        import rota.client
+        import rota.worker.rest
+    else:
+        import rota.worker.local  # noqa: F401 - for its own sake
+
+
 async def open_desk(url: str, token: str | None = None, tenant: str | None = None, *, insecure: bool = False) -> Desk:
     """Return a desk with connections of its own. All but the URL is for the address of an API, as `rota.Client` has it.
 

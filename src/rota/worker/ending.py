@@ -64,7 +64,8 @@ def succeeded(returned: object) -> Ending:
         if _is_large(returned):
             return Ending(outcome=Outcome.SUCCEEDED, dropped=f"it has more than {RESULT_LIMIT} bytes")
         text = check_result(returned)
-    except Exception as error:
+    except BaseException as error:
+        # BaseException too: what is looked at is the handler's own object, which may answer as it likes.
         return Ending(outcome=Outcome.SUCCEEDED, dropped=error_text(_said(error))[:SUMMARY_LIMIT])
     # A copy: what was returned may still change before it is reported.
     return Ending(outcome=Outcome.SUCCEEDED, result=None if text is None else json.loads(text))
@@ -123,7 +124,7 @@ def failure_text(raised: BaseException) -> str:
         summary = summary[: SUMMARY_LIMIT - 1] + "…"
     try:
         told = "".join(traceback.format_exception(type(raised), raised, _users_frames(raised.__traceback__)))
-    except Exception:
+    except BaseException:
         told = "(the exception could not be formatted)"
     return error_text(f"{summary}\n\n{told}")
 
@@ -162,7 +163,7 @@ def _is_large(value: object) -> bool:
 def _said(raised: BaseException) -> str:
     try:
         return str(raised)
-    except Exception:
+    except BaseException:
         return "(its text could not be read)"
 
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import structlog
 
+from rota.clock import Clock
 from rota.domain.attempt import Report
 from rota.worker.ending import Ending, ending_of, failed, succeeded
 from rota.worker.live import LiveAttempt
@@ -24,27 +25,36 @@ class Children(Protocol):
 class Executor:
     """Runs handlers where their isolation says."""
 
-    def __init__(self, *, threads: ThreadSlots, children: Children) -> None:
+    def __init__(self, clock: Clock, *, threads: ThreadSlots, children: Children) -> None:
+        self._clock = clock
         self._threads = threads
         self._children = children
 
     async def execute(self, live: LiveAttempt) -> Report | None:
         """Carry one claim from handler to report. None: the lease was lost, and nothing may be said.
 
-        Stops by `live.halt`. Nothing that a handler raises gets past here.
+        Stops by `live.halt`. Nothing that a handler raises gets past here. A coroutine that ends after its time has
+        held the event loop, or it would have been stopped: it has timed out, whatever it returns or raises.
         """
         live.has_begun = True
         if live.stop is None:
             try:
                 ending = await self._run(live)
-            except GeneratorExit:
-                raise
+            except GeneratorExit as raised:
+                # From a handler, unless it is this coroutine that is thrown away, long after the loop's end.
+                if not _is_running():
+                    raise
+                ending = ending_of(raised)
             except asyncio.CancelledError:
                 # Rota cancels by `live.halt`. This was the handler, or the event loop's end: then nobody reports it.
                 live.context.lease_lost.set()
                 ending = failed("CancelledError: the handler cancelled itself")
             except BaseException as raised:
                 ending = ending_of(raised)
+            if live.handler.isolation == "async" and not live.handler.takes_claim and live.stop is None:
+                overran = self._clock.monotonic() - live.deadline
+                if overran >= 0 and not live.context.cancelled:
+                    live.overrun(overran)
         if live.stop is not None:
             return live.report_of_stop()
         if ending.dropped is not None:
@@ -70,3 +80,11 @@ class Executor:
             # No thread can be killed: the attempt ends here, and the slot when the function returns.
             live.lingering = done
             raise
+
+
+def _is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

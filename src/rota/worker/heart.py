@@ -1,15 +1,13 @@
 """The worker's side of the heart: starts the heart process, tells it of leases, and replaces it if it dies or hangs.
 
-What is told in one turn of the event loop goes in one message.
+What is told in one turn of the event loop goes in one message. A heart that is late is not killed: a second one is
+started beside it, and the first one ends when the second one can renew. While no heart can, the worker renews itself.
 """
 
 import asyncio
-import contextlib
 import os
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
@@ -19,11 +17,14 @@ from uuid import UUID
 import structlog
 
 from rota.clock import Clock, SystemClock
-from rota.domain.attempt import Claim
+from rota.domain.attempt import Claim, LeaseKey
 from rota.domain.progress import Progress
 from rota.worker import frames
 from rota.worker.backoff import Backoff
-from rota.worker.lease_book import line_of
+from rota.worker.baton import Baton
+from rota.worker.desk import Renewal
+from rota.worker.heart_link import HeartLink
+from rota.worker.lease_book import interval_of, line_of
 
 DESK_OPENER: Final = "rota.worker.desks:open_desk"
 """Where the heart finds the function that makes a desk from a URL."""
@@ -47,10 +48,23 @@ renewal, this leaves the lease time for a new heart's start."""
 SHORTEST_PATIENCE: Final = 0.5
 """Seconds, however short the leases are: a busy host makes everybody wait that long."""
 
-START_TIME: Final = 10.0
-"""Seconds of silence that a new heart has on top, until its first word."""
+START_TIME: Final = 30.0
+"""Seconds from a heart's start to its first word, which comes when it could renew. Beside many others it starts slowly,
+and one that is ended for that makes place for another that does."""
+
+LONGEST_DOUBT: Final = 16
+"""How far patience grows: twofold with each heart that was late, since its host may be busy."""
+
+CALM_TIME: Final = 600.0
+"""Seconds without a late heart after which patience is again what it was."""
+
+STAND_IN_BATCH: Final = 1000
+STAND_IN_TIME: Final = 5.0
+"""The most leases in one call of a worker that renews itself, and the seconds for it."""
 
 _log = structlog.get_logger(__name__)
+
+Renew = Callable[[Sequence[LeaseKey]], Awaitable[Renewal]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +91,25 @@ class ProcessGroups(Protocol):
 class Heart(ProcessGroups, Protocol):
     """Keeps leases alive, whatever the worker's handlers do."""
 
-    async def start(self, listener: Callable[[HeartNews], None]) -> None:
-        """Start; news goes to the listener, in the caller's event loop."""
+    @property
+    def able(self) -> asyncio.Event:
+        """Set while the heart can renew: what is claimed meanwhile is safe from the first moment on."""
         ...
 
-    def hold(self, claims: Sequence[Claim]) -> None:
-        """Renew the leases of these claims until they are dropped, or their time and REPORT_GRACE are over."""
+    async def start(
+        self, listener: Callable[[HeartNews], None], *, renew: Renew | None = None, baton: Baton | None = None
+    ) -> None:
+        """Start; news goes to the listener, in the caller's event loop.
+
+        `renew` stands in for a heart that cannot. The `baton` says whose handler has the loop.
+        """
+        ...
+
+    def hold(self, claims: Sequence[Claim], *, apart: Collection[UUID] = ()) -> None:
+        """Renew the leases of these claims until they are dropped, or their time and REPORT_GRACE are over.
+
+        Those whose token is in `apart` run outside the worker's process.
+        """
         ...
 
     def drop(self, tokens: Iterable[UUID]) -> None:
@@ -97,17 +124,35 @@ class Heart(ProcessGroups, Protocol):
         """Renew everything now, as often as that is sensible: there may be news, such as a cancellation."""
         ...
 
-    async def stop(self, *, release: bool) -> None:
-        """End. With `release` the leases that are still held are given back, without a charge for the attempt."""
+    async def stop(self, *, release: bool, within: float = GOODBYE_TIME) -> None:
+        """End, and wait for that so many seconds.
+
+        With `release` the leases that are still held are given back, without a charge for the attempt.
+        """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervisor:
+    """The process that supervises a worker. To stop it is to stop the worker.
+
+    A byte that can be read from the descriptor `parting`, when the worker has been ended, says that this was its leave:
+    its runs are given back.
+    """
+
+    pid: int
+    parting: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    """A lease as the heart is told of it; `until` is on this process's stopwatch."""
+    """A lease as the heart is told of it; `deadline` and `until` are on this process's stopwatch."""
 
+    key: LeaseKey
     line: list[Any]
+    deadline: float
     until: float
+    is_apart: bool
 
 
 class ProcessHeart:
@@ -126,43 +171,64 @@ class ProcessHeart:
         insecure: bool = False,
         opener: str = DESK_OPENER,
         clock: Clock | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._url = url
         options = {"token": token, "tenant": tenant, "insecure": insecure}
         self._options = {name: value for name, value in options.items() if value}
         self._opener = opener
         self._clock = clock or SystemClock()
+        self._supervisor = supervisor
         self._leases: dict[UUID, _Lease] = {}
         self._groups: set[int] = set()
         self._new: dict[UUID, _Lease] = {}
         self._gone: list[str] = []
         self._progress: dict[str, Progress] = {}
         self._is_flush_due = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pipe: asyncio.WriteTransport | None = None
-        self._voice: asyncio.ReadTransport | None = None
-        self._silence = 0.0
-        self._keeper: asyncio.Task[None] | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._links: list[HeartLink] = []
+        self._hearing: set[asyncio.Task[None]] = set()
+        self._without = asyncio.Event()
+        self._able = asyncio.Event()
+        self._doubt = 1
+        self._doubted_at = -inf
+        self._started_at = -inf
+        self._listener: Callable[[HeartNews], None] = lambda _: None
+        self._renew: Renew | None = None
+        self._baton: Baton | None = None
+        self._standing_in: asyncio.Task[None] | None = None
+        self._stood_in_at = -inf
+        self._keepers: list[asyncio.Task[None]] = []
         self._is_stopping = False
 
     @property
     def pid(self) -> int | None:
-        """The heart's process id; None before its start and while it is started again."""
-        return self._process.pid if self._process is not None else None
+        """The process id of the heart that works, or else of the one that starts; None while there is none."""
+        ready = [link.pid for link in self._links if link.is_ready]
+        return next(iter([*ready, *(link.pid for link in self._links)]), None)
 
-    async def start(self, listener: Callable[[HeartNews], None]) -> None:
-        assert self._keeper is None, "a heart starts once"
-        reader = await self._spawn()
-        self._keeper = asyncio.create_task(self._keep(reader, listener), name="rota-heart")
-        self._watcher = asyncio.create_task(self._watch(), name="rota-heart-watch")
+    @property
+    def able(self) -> asyncio.Event:
+        return self._able
 
-    def hold(self, claims: Sequence[Claim]) -> None:
+    async def start(
+        self, listener: Callable[[HeartNews], None], *, renew: Renew | None = None, baton: Baton | None = None
+    ) -> None:
+        assert not self._keepers, "a heart starts once"
+        self._listener, self._renew, self._baton = listener, renew, baton
+        await self._spawn()
+        self._keepers = [
+            asyncio.create_task(self._keep(), name="rota-heart"),
+            asyncio.create_task(self._watch(), name="rota-heart-watch"),
+        ]
+
+    def hold(self, claims: Sequence[Claim], *, apart: Collection[UUID] = ()) -> None:
         now = self._clock.monotonic()
         for claim in claims:
+            token = claim.key.token
             line = line_of(claim.key, duration=claim.lease_duration.total_seconds())
-            lease = _Lease(line, now + (claim.timeout + REPORT_GRACE).total_seconds())
-            self._leases[claim.key.token] = self._new[claim.key.token] = lease
+            deadline = now + claim.timeout.total_seconds()
+            lease = _Lease(claim.key, line, deadline, deadline + REPORT_GRACE.total_seconds(), token in apart)
+            self._leases[token] = self._new[token] = lease
         self._flush_soon()
 
     def drop(self, tokens: Iterable[UUID]) -> None:
@@ -193,48 +259,65 @@ class ProcessHeart:
         self._groups.discard(group)
         self._write({"unguard": [group]})
 
-    async def stop(self, *, release: bool) -> None:
-        if self._keeper is None or self._is_stopping:
+    async def stop(self, *, release: bool, within: float = GOODBYE_TIME) -> None:
+        if not self._keepers or self._is_stopping:
             return
         self._is_stopping = True
-        if self._watcher is not None:
-            self._watcher.cancel()
+        for keeper in self._keepers:
+            keeper.cancel()
+        if self._standing_in is not None:
+            self._standing_in.cancel()
+        if any(link.is_ready for link in self._links):
+            for link in self._links:
+                if not link.is_ready:
+                    link.kill()
         self._flush()
         self._write({"bye": "release" if release else "done"})
-        if self._pipe is not None:
-            self._pipe.close()
-        await asyncio.wait({self._keeper}, timeout=GOODBYE_TIME)
-        if self._process is not None:
+        for link in self._links:
+            link.close_pipe()
+        if self._hearing:
+            await asyncio.wait(self._hearing, timeout=within)
+        for link in self._links:
             # It has leases to give back and no database to do it: it goes on by itself, and is reaped when it ends.
-            threading.Thread(target=self._process.wait, name="rota-heart-end", daemon=True).start()
-        self._keeper.cancel()
-        if self._voice is not None:
-            self._voice.close()
+            link.leave_alone()
+        for hearing in self._hearing:
+            hearing.cancel()
 
-    async def _keep(self, reader: asyncio.StreamReader, listener: Callable[[HeartNews], None]) -> None:
-        """Pass on what the heart says for as long as the worker lives, over as many heart processes as that takes."""
+    async def _keep(self) -> None:
+        """Start a heart whenever there is none."""
         backoff = Backoff(first=0.1)
         while True:
-            started = self._clock.monotonic()
-            while (message := await frames.read(reader)) is not None:
-                self._silence = 0.0
-                if "pong" not in message:
-                    listener(_news(message))
-            self._bury()
-            if self._is_stopping:
-                return
+            await self._without.wait()
             # The first death is answered at once, a heart that cannot live is given time.
-            delay = 0.0 if self._clock.monotonic() - started > SOUND_LIFE else backoff.next()
-            await self._clock.sleep(delay)
+            is_sound = self._clock.monotonic() - self._started_at > SOUND_LIFE
+            await self._clock.sleep(0.0 if is_sound else backoff.next())
             try:
-                reader = await self._spawn()
+                await self._spawn()
             except OSError as error:
                 _log.error("heart.not_started", error=str(error))
             else:
                 _log.warning("heart.restarted", pid=self.pid, leases=len(self._leases))
 
+    async def _hear(self, link: HeartLink) -> None:
+        """Pass on what a heart says for as long as it lives."""
+        while (message := await frames.read(link.reader)) is not None:
+            link.silence = 0.0
+            if not link.is_ready:
+                link.is_ready = True
+                for other in self._links:
+                    if other is not link:
+                        other.kill()
+            self._able.set()
+            if "pong" not in message:
+                self._listener(_news(message))
+        self._links.remove(link)
+        self._look_whether_able()
+        if not self._links:
+            self._without.set()
+        await link.bury(self._clock)
+
     async def _watch(self) -> None:
-        """Kill a heart that lives and does not work; `_keep` replaces it.
+        """Look after the hearts.
 
         Each pause adds its planned length to the silence, not the time that has passed: a loop that was blocked, or a
         worker that was stopped, reads what its heart said meanwhile before the silence can have grown long.
@@ -244,53 +327,84 @@ class ProcessHeart:
             pause = min(PING_INTERVAL, patience / 4)
             self._write({"ping": True})
             await self._clock.sleep(pause)
-            self._silence += pause
-            if self._silence > patience and self._process is not None:
-                _log.warning("heart.hangs", pid=self.pid, silent_for=self._silence)
-                self._process.kill()
+            for link in self._links:
+                link.silence += pause
+            self._look_whether_able()
+            await self._replace_the_late(patience)
+            if not self._able.is_set():
+                self._stand_in()
+
+    async def _replace_the_late(self, patience: float) -> None:
+        """Start a heart beside one that is late; end one that does not get through its start."""
+        newest = self._links[-1] if self._links else None
+        now = self._clock.monotonic()
+        if self._doubt > 1 and now - self._doubted_at > CALM_TIME:
+            self._doubt = 1
+        if newest is None or newest.silence <= self._doubt * (patience if newest.is_ready else START_TIME):
+            return
+        _log.warning("heart.hangs", pid=newest.pid, silent_for=newest.silence, is_started=newest.is_ready)
+        self._doubt, self._doubted_at = min(LONGEST_DOUBT, self._doubt * 2), now
+        if not newest.is_ready:
+            newest.kill()
+            return
+        try:
+            await self._spawn()
+        except OSError as error:
+            _log.error("heart.not_started", error=str(error))
 
     def _patience(self) -> float:
         """Return the seconds for which the heart may be silent. While it holds nothing, it may hang."""
         shortest: float = min((lease.line[4] for lease in self._leases.values()), default=inf)
         return max(SHORTEST_PATIENCE, shortest * PATIENCE_PER_LEASE)
 
-    async def _spawn(self) -> asyncio.StreamReader:
-        """Start a heart process and hand over every lease; returns the stream of what it says."""
-        loop = asyncio.get_running_loop()
-        # Its own session: neither Ctrl-C nor a signal to the worker's process group may reach it.
-        process = subprocess.Popen(  # noqa: ASYNC220 - a fork takes a millisecond; its pipes are the loop's
-            [sys.executable, "-P", "-m", "rota.worker.heart_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
-        reader = asyncio.StreamReader()
-        self._voice, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
-        self._process = process
-        self._silence = -START_TIME
-        self._new = dict(self._leases)
-        self._gone = []
-        desk = {"url": self._url, "options": self._options, "opener": self._opener}
-        self._write({**desk, "worker_pid": os.getpid(), "path": sys.path})
-        self._write({"guard": list(self._groups)})
-        self._flush()
-        return reader
+    def _look_whether_able(self) -> None:
+        patience = self._patience()
+        if not any(link.is_ready and link.silence <= patience for link in self._links):
+            self._able.clear()
 
-    def _bury(self) -> None:
-        """Take note of a heart that has closed its pipe: it is dead, or dies in this moment."""
-        process, self._process = self._process, None
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
-        if process is not None:
+    def _stand_in(self) -> None:
+        """Renew from here what no heart renews just now, as often as one would."""
+        now = self._clock.monotonic()
+        interval = interval_of(lease.line[4] for lease in self._leases.values())
+        is_under_way = self._standing_in is not None and not self._standing_in.done()
+        if self._renew is None or not self._leases or is_under_way or now < self._stood_in_at + interval:
+            return
+        self._stood_in_at = now
+        self._standing_in = asyncio.create_task(self._renew_here(self._renew), name="rota-heart-stand-in")
+
+    async def _renew_here(self, renew: Renew) -> None:
+        now = self._clock.monotonic()
+        keys = [lease.key for lease in self._leases.values() if lease.until > now]
+        for start in range(0, len(keys), STAND_IN_BATCH):
             try:
-                process.wait(timeout=1)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                async with asyncio.timeout(STAND_IN_TIME):
+                    renewal = await renew(keys[start : start + STAND_IN_BATCH])
+            except Exception as error:
+                _log.warning("renewal.postponed", error=f"{type(error).__name__}: {error}")
+                return
+            lost = frozenset(token for token in renewal.lost if token in self._leases)
+            if lost or renewal.cancelled:
+                self._listener(HeartNews(lost=lost, cancelled=renewal.cancelled))
+
+    async def _spawn(self) -> None:
+        """Start a heart process and hand over every lease. Raises OSError."""
+        self._started_at = self._clock.monotonic()
+        baton = None if self._baton is None else self._baton.fd
+        supervisor = self._supervisor
+        inherited = [fd for fd in (supervisor and supervisor.parting, baton) if isinstance(fd, int)]
+        link = await HeartLink.start(inherited=inherited)
+        # What was said until now is for those before it: a lease that it gets here is dropped by name later.
+        self._flush()
+        self._links.append(link)
+        self._without.clear()
+        desk = {"url": self._url, "options": self._options, "opener": self._opener}
+        shared = {"supervisor": supervisor and [supervisor.pid, supervisor.parting], "baton": baton}
+        link.write({**desk, **shared, "worker_pid": os.getpid(), "path": sys.path})
+        link.write({"guard": list(self._groups)})
+        link.write({"hold": self._lines(self._leases.values()), "drop": []})
+        hearing = asyncio.create_task(self._hear(link), name="rota-heart-voice")
+        self._hearing.add(hearing)
+        hearing.add_done_callback(self._hearing.discard)
 
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
@@ -299,21 +413,28 @@ class ProcessHeart:
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._pipe is None or not (self._new or self._gone or self._progress):
+        if not self._links:
+            # The next heart is told of all that is held; progress waits for it.
+            self._new, self._gone = {}, []
+        if not (self._new or self._gone or (self._progress and self._links)):
             return
-        now = self._clock.monotonic()
-        lines = [[*lease.line, round(lease.until - now, 3)] for lease in self._new.values()]
-        message: frames.Message = {"hold": lines, "drop": self._gone}
+        message: frames.Message = {"hold": self._lines(self._new.values()), "drop": self._gone}
         if self._progress:
             message["progress"] = self._progress
         self._write(message)
         self._new, self._gone, self._progress = {}, [], {}
 
+    def _lines(self, leases: Iterable[_Lease]) -> list[list[Any]]:
+        now = self._clock.monotonic()
+        return [
+            [*lease.line, round(lease.until - now, 3), round(lease.deadline - now, 3), lease.is_apart]
+            for lease in leases
+        ]
+
     def _write(self, message: frames.Message) -> None:
-        # A heart that is being started again gets everything from `_spawn`.
-        if self._pipe is not None and not self._pipe.is_closing():
-            with contextlib.suppress(OSError):
-                self._pipe.write(frames.pack(message))
+        # A heart that is being started gets everything from `_spawn`.
+        for link in self._links:
+            link.write(message)
 
 
 def _news(message: frames.Message) -> HeartNews:

@@ -1,9 +1,10 @@
 """The heart: a small process that keeps a worker's leases alive. `python -m rota.worker.heart_process`
 
 It is told of leases on its standard input and renews them on a connection of its own, so nothing that a handler does to
-its process can stop a renewal. When the worker dies, it kills what the worker left running and reports the worker's
-runs as lost at once. A worker that is stopped (SIGSTOP, a debugger) is not dead and does not work either: its leases
-are left to run out.
+its process can stop a renewal. It says its first word when it has imported all that it needs for that. When the worker
+dies, it kills what the worker left running and reports the worker's runs as lost at once. A worker that is stopped
+(SIGSTOP, a debugger) is not dead and does not work either: its leases are left to run out. One that says nothing
+though an attempt is out of time is held by a handler that does not let go: the heart ends it.
 """
 
 import asyncio
@@ -11,16 +12,18 @@ import contextlib
 import importlib
 import inspect
 import os
+import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
+from uuid import UUID
 
 from rota.clock import SystemClock
-from rota.domain.attempt import LeaseKey, Outcome, Report
+from rota.domain.attempt import LeaseKey, Report
 from rota.errors import DatabaseUnavailable
-from rota.worker import frames
+from rota.worker import baton, frames, parting
 from rota.worker.backoff import Backoff
 from rota.worker.desk import Desk
 from rota.worker.lease_book import LONGEST_INTERVAL, LeaseBook
@@ -52,7 +55,15 @@ STOPPED_CHECK: Final = 0.2
 SURRENDER_TIME: Final = 30.0
 """Seconds to give leases back after the worker's end. What remains then runs out by itself."""
 
-_WORKER_GONE: Final = "worker lost: its process ended without giving its runs back"
+SILENCE_CHECK: Final = 1.0
+"""Seconds between looks whether the worker still speaks: it does so every second."""
+
+LONGEST_SILENCE: Final = 5.0
+"""Seconds for which a worker may say nothing while an attempt has been out of time for as long. Until then it may yet
+end that attempt itself, and a busy host lets it speak late."""
+
+DEATH_TIME: Final = 10.0
+"""Seconds for a killed worker to be gone."""
 
 
 class HeartProcess:
@@ -63,6 +74,10 @@ class HeartProcess:
         self._options: dict[str, Any] = hello["options"]
         self._opener: str = hello["opener"]
         self._worker_pid: int = hello["worker_pid"]
+        self._baton: int | None = hello.get("baton")
+        supervisor: list[int] | None = hello.get("supervisor")
+        self._supervisor = supervisor[0] if supervisor else None
+        self._parting = supervisor[1] if supervisor else None
         self._writer = writer
         self._clock = SystemClock()
         self._book = LeaseBook()
@@ -74,24 +89,33 @@ class HeartProcess:
         self._next_round = self._clock.monotonic()
         self._next_news = inf
         self._rounded_at = self._noted_at = -inf
+        self._silence = 0.0
 
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Renew until the worker ends, then settle what it leaves."""
         listening = asyncio.create_task(self._listen(reader))
         renewing = asyncio.create_task(self._renew())
         gone = asyncio.create_task(_death_of(self._worker_pid))
-        await asyncio.wait({listening, renewing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        silent = asyncio.create_task(self._wait_for_silence())
+        tasks: set[asyncio.Task[Any]] = {listening, renewing, gone, silent}
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if renewing.done():
+            # A heart that cannot renew is none: its successor gets every lease.
+            renewing.result()
         # A worker may say goodbye and be gone before the goodbye is read.
         await asyncio.wait({listening}, timeout=LAST_WORDS_TIME)
         word = listening.result() if listening.done() else None
-        for task in (listening, renewing, gone):
+        is_held = silent.done() and not listening.done() and not gone.done()
+        holder = await self._end_worker(gone) if is_held else None
+        for task in tasks:
             task.cancel()
-        await asyncio.wait({listening, renewing, gone}, timeout=CALL_TIME)
-        await self._part(word)
+        await asyncio.wait(tasks, timeout=CALL_TIME)
+        await self._part(word, is_held=is_held, holder=holder)
 
     async def _listen(self, reader: asyncio.StreamReader) -> str | None:
         """Take messages; returns the worker's last word, None if it ended without one."""
         while (message := await frames.read(reader)) is not None:
+            self._silence = 0.0
             if "bye" in message:
                 word: str = message["bye"]
                 return word
@@ -119,7 +143,7 @@ class HeartProcess:
             if now < due:
                 self._changed.clear()
                 await self._clock.wait(self._changed, due - now)
-            elif _is_stopped(self._worker_pid):
+            elif self._is_stopped():
                 await self._clock.sleep(STOPPED_CHECK)
             elif now < self._next_round:
                 await self._tell_news()
@@ -167,8 +191,33 @@ class HeartProcess:
             return await self._after(error)
         return 0.0
 
-    async def _part(self, word: str | None) -> None:
+    async def _wait_for_silence(self) -> None:
+        """Return when the worker has said nothing for too long and an attempt of it is out of time.
+
+        What is counted is the planned pauses, as the worker does: on a busy host both are late.
+        """
+        while True:
+            await self._clock.sleep(SILENCE_CHECK)
+            self._silence = 0.0 if self._is_stopped() else self._silence + SILENCE_CHECK
+            overdue_since = self._clock.monotonic() - LONGEST_SILENCE
+            if self._silence >= LONGEST_SILENCE and self._book.has_late(by=overdue_since):
+                return
+
+    def _is_stopped(self) -> bool:
+        return _is_stopped(self._worker_pid) or (self._supervisor is not None and _is_stopped(self._supervisor))
+
+    async def _end_worker(self, gone: asyncio.Task[None]) -> UUID | None:
+        """End a worker whose event loop somebody holds; returns whose handler that is, if it is known."""
+        holder = None if self._baton is None else baton.holder(self._baton)
+        print(f"rota heart: worker {self._worker_pid} is held by {holder or 'a handler'}: ended", file=sys.stderr)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._worker_pid, signal.SIGKILL)
+        await asyncio.wait({gone}, timeout=DEATH_TIME)
+        return holder
+
+    async def _part(self, word: str | None, *, is_held: bool = False, holder: UUID | None = None) -> None:
         """End what the worker left running, then give its leases back."""
+        held = self._book.all_held()
         if word is None:
             # First the processes, then the leases: nobody starts a run again while its old command still works.
             for group in self._groups:
@@ -176,22 +225,25 @@ class HeartProcess:
                     os.killpg(group, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SURRENDER_TIME):
-                if word != "done":
-                    await self._surrender(Outcome.LOST if word is None else Outcome.RELEASED)
+                if word == "release" or (word is None and _can_be_read(self._parting)):
+                    await self._surrender(parting.given_back(held))
+                elif is_held:
+                    await self._surrender(parting.after_silence(held, holder=holder, now=self._clock.monotonic()))
+                elif word is None:
+                    await self._surrender(parting.after_death(held))
                 if self._desk is not None:
                     await self._desk.close()
 
-    async def _surrender(self, outcome: Outcome) -> None:
+    async def _surrender(self, reports: Sequence[Report]) -> None:
         """Give every lease back. A batch that fails is tried again after the others, which need not wait for it."""
-        error = _WORKER_GONE if outcome is Outcome.LOST else None
-        waiting = _batches(self._book.keys())
+        waiting = [reports[start : start + BATCH] for start in range(0, len(reports), BATCH)]
         while waiting:
             failed, delay = [], 0.0
             for batch in waiting:
                 try:
                     desk = await self._open()
                     async with asyncio.timeout(CALL_TIME):
-                        await desk.report([Report(key=key, outcome=outcome, error=error) for key in batch])
+                        await desk.report(batch)
                 except Exception as problem:
                     failed.append(batch)
                     delay = await self._after(problem)
@@ -200,9 +252,7 @@ class HeartProcess:
 
     async def _open(self) -> Desk:
         if self._desk is None:
-            module, _, name = self._opener.partition(":")
-            # In a thread: an import that takes long must not look like a heart that hangs.
-            opened = getattr(await asyncio.to_thread(importlib.import_module, module), name)(self._url, **self._options)
+            opened = _opener(self._opener)(self._url, **self._options)
             async with asyncio.timeout(OPEN_TIME):
                 desk: Desk = await opened if inspect.isawaitable(opened) else opened
             self._desk = desk
@@ -222,6 +272,29 @@ class HeartProcess:
     def _tell(self, word: str, tokens: Sequence[str]) -> None:
         if tokens:
             self._writer.write(frames.pack({word: tokens}))
+
+
+def _opener(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _load(hello: frames.Message) -> None:
+    """Import all that renewing needs, before the first word."""
+    opener = _opener(hello["opener"])
+    load = getattr(sys.modules[opener.__module__], "load", None)
+    if load is not None:
+        load(hello["url"])
+
+
+def _can_be_read(fd: int | None) -> bool:
+    """Tell whether something waits to be read; the end of a pipe is nothing."""
+    if fd is None:
+        return False
+    look = select.poll()
+    look.register(fd, select.POLLIN)
+    return any(events & select.POLLIN for _, events in look.poll(0))
 
 
 def _batches(keys: list[LeaseKey]) -> list[list[LeaseKey]]:
@@ -272,6 +345,7 @@ async def _main() -> None:
             hello = await frames.read(reader)
     if hello is not None:
         sys.path[:] = hello["path"]
+        _load(hello)
         await HeartProcess(hello, writer).run(reader)
 
 

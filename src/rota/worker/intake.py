@@ -51,7 +51,8 @@ async def first_of(task: asyncio.Future[Any], event: asyncio.Event, *, timeout: 
 class Intake:
     """Claims, one call at a time, and hands on what it gets.
 
-    `free_slots` says how many runs there is room for; `room` is set when that may have grown. `begin` takes the claims;
+    `able` is set while leases can be renewed: what is claimed meanwhile is safe. `free_slots` says how many runs there
+    is room for; `room` is set when that may have grown. `begin` takes the claims;
     True means that some went straight back, so that asking again at once would only get them again. `claimed` says how
     many runs have been claimed since the worker's start.
     """
@@ -63,6 +64,7 @@ class Intake:
         clock: Clock,
         *,
         stop: StopRequest,
+        able: asyncio.Event,
         room: asyncio.Event,
         free_slots: Callable[[], int],
         begin: Callable[[Sequence[Claim]], bool],
@@ -72,6 +74,7 @@ class Intake:
         self._info = info
         self._clock = clock
         self._stop = stop
+        self._able = able
         self._room = room
         self._free_slots = free_slots
         self._begin = begin
@@ -107,6 +110,9 @@ class Intake:
         while not self._stop.draining.is_set():
             if not self._may_claim.is_set():
                 await self._unless_draining(self._may_claim.wait())
+                continue
+            if not self._able.is_set():
+                await self._unless_draining(self._able.wait())
                 continue
             self._room.clear()
             wanted = min(self._free_slots(), CLAIM_LIMIT)

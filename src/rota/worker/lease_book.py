@@ -6,6 +6,7 @@ Most runs end before their first renewal, so a lease is kept as it came from the
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import Any, Final
 from uuid import UUID
 
@@ -35,11 +36,16 @@ def line_of(key: LeaseKey, *, duration: float) -> list[Any]:
 
 @dataclass(slots=True)
 class Held:
-    """One lease. `until` is on this process's stopwatch: from then on it is not renewed."""
+    """One lease. `until` is on this process's stopwatch: from then on it is not renewed.
+
+    `deadline`, on the same, is when its attempt is out of time. What `is_apart` runs outside the worker's process.
+    """
 
     line: list[Any]
     duration: float
     until: float
+    deadline: float = inf
+    is_apart: bool = False
     is_cancelled: bool = False
     progress: Progress | None = None
     """What the desk has not been told yet."""
@@ -69,7 +75,9 @@ class LeaseBook:
         """
         lines = message.get("hold", ())
         for line in lines:
-            self._held[line[0]] = Held(line, line[4], now + line[5])
+            # A worker that was started before an upgrade says less.
+            left, is_apart = line[6:8] if len(line) > 6 else (inf, False)
+            self._held[line[0]] = Held(line, line[4], now + line[5], now + left, is_apart)
         for token in message.get("drop", ()):
             self._held.pop(token, None)
         for token, said in message.get("progress", {}).items():
@@ -88,6 +96,13 @@ class LeaseBook:
         for token in overdue:
             del self._held[token]
         return overdue
+
+    def has_late(self, *, by: float) -> bool:
+        """Tell whether an attempt was out of time at that moment, and has not been settled since."""
+        return any(held.deadline <= by for held in self._held.values())
+
+    def all_held(self) -> list[Held]:
+        return list(self._held.values())
 
     def lose(self, tokens: Collection[UUID]) -> list[str]:
         """Let go of leases that are gone; returns those that the worker has not dropped in the meantime."""

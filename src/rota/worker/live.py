@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from math import inf
 from typing import Final
@@ -39,6 +39,7 @@ class LiveAttempt:
     Once `stop` is set it decides the outcome: a handler that returns because it was told to stop has not succeeded. Nor
     has one that returns after its run was cancelled.
     `lingering` is the end of a call that nobody waits for any more and nothing can end: a thread past its time.
+    One that `must_wait` begins when an older attempt of its run has ended here, and, if it `is_alone`, all others have.
     """
 
     claim: Claim
@@ -48,6 +49,9 @@ class LiveAttempt:
     deadline: float = inf
     stop: Stop | None = None
     has_begun: bool = False
+    is_alone: bool = False
+    must_wait: bool = False
+    overran: float | None = None
     is_settled: bool = False
     task: asyncio.Task[None] | None = None
     lingering: asyncio.Future[Ending] | None = field(default=None)
@@ -92,6 +96,17 @@ class LiveAttempt:
             result=ending.result,
         )
 
+    def overrun(self, seconds: float) -> None:
+        """The handler ended after its time, before anybody could stop it: what it says comes too late."""
+        self.stop, self.overran = Stop.TIMEOUT, seconds
+        self.context.lease_lost.set()
+
+    def report_of_no_turn(self, *, retry_after: timedelta) -> Report:
+        """Return the report of an attempt that waited in vain for others to end: it comes back later, uncharged."""
+        why = "runs alone after a loss, and others" if self.is_alone else "does not run twice, and its older attempt"
+        error = f"the run {why} did not end in this worker"
+        return Report(key=self.claim.key, outcome=Outcome.SNOOZED, error=error, retry_after=retry_after)
+
     def report_of_stop(self) -> Report | None:
         """Return the report of an attempt that was stopped; None after a lost lease: then nothing may be said."""
         assert self.stop is not None, "only a stopped attempt is reported by its stop"
@@ -99,6 +114,8 @@ class LiveAttempt:
             return None
         if self.stop is Stop.TIMEOUT:
             told = _TIMEOUT_TEXTS[self.handler.isolation]
+            if self.overran is not None:
+                told = f"the handler ended {self.overran:.1f} s later, and had not let the event loop go until then"
             seconds = self.claim.timeout.total_seconds()
             return Report(
                 key=self.claim.key, outcome=Outcome.TIMED_OUT, error=f"no result within {seconds:g} s: {told}"

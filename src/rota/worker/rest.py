@@ -137,6 +137,7 @@ def _claim(run: ClaimedRun) -> Claim:
         expires_at=run.lease_expires_at,
         lease_duration=timedelta(seconds=run.lease_seconds),
         timeout=timedelta(seconds=run.timeout_seconds),
+        losses=run.losses,
     )
 
 

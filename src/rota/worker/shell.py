@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+import structlog
+
 from rota.errors import GiveUp
 from rota.worker.context import RunContext
 from rota.worker.ending import PlainFailure
@@ -32,6 +34,14 @@ KILL_GRACE: Final = 1.0
 
 LAST_OUTPUT_TIME: Final = 0.2
 """Seconds to read what is left after the command's end: something in the background may hold its output open."""
+
+GROUP_LOOK: Final = 1.0
+"""Seconds between looks whether such a group still lives."""
+
+BACKGROUND_LIMIT: Final = 100
+"""The most ended commands whose background still writes; beyond that the oldest of them is ended."""
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +82,25 @@ class Command:
 
 
 class ShellHandler:
-    """Runs a command in a process group of its own. Cancelled, it ends the whole group before it returns."""
+    """Runs a command in a process group of its own. Cancelled, it ends the whole group before it returns.
+
+    What a command leaves in the background goes on for as long as the worker does: as long as it holds the command's
+    output open, that is read, and at the worker's end its group is ended. A command that is to outlive the worker sends
+    its output elsewhere.
+    """
 
     def __init__(self, groups: ProcessGroups) -> None:
         self._groups = groups
+        self._background: dict[int, asyncio.Task[None]] = {}
+
+    def as_handler(self) -> Handler:
+        """Return the handler that a worker with `allow_shell` knows, and no other: elsewhere these runs wait."""
+        return Handler(name=SHELL, function=self, isolation="async", takes_run=True)
+
+    def close(self) -> None:
+        """End what commands have left in the background and what still writes: nobody would read it any more."""
+        for group in list(self._background):
+            self._end_background(group)
 
     async def __call__(self, run: RunContext) -> None:
         command = Command.of(run.payload)
@@ -99,18 +124,54 @@ class ShellHandler:
             await asyncio.wait({reading}, timeout=LAST_OUTPUT_TIME)
         except BaseException:
             await _end_group(process)
-            raise
-        finally:
             reading.cancel()
             self._groups.unguard(process.pid)
+            raise
+        said = bytes(tail)
+        if reading.done():
+            self._groups.unguard(process.pid)
+        else:
+            self._leave_in_background(process.pid, reading, run)
         if code != 0:
-            said = tail.decode("utf-8", "replace").strip()
-            raise PlainFailure(f"{_said(code)}: {said}" if said else _said(code))
+            text = said.decode("utf-8", "replace").strip()
+            raise PlainFailure(f"{_said(code)}: {text}" if text else _said(code))
+
+    def _leave_in_background(self, group: int, reading: asyncio.Task[None], run: RunContext) -> None:
+        """Read on, lest the next write of what the command has left behind end it."""
+        _log.info("shell.background", job_id=run.job_id, run_id=str(run.run_id), group=group)
+        self._background[group] = asyncio.create_task(self._attend(group, reading), name="rota-shell-background")
+        if len(self._background) > BACKGROUND_LIMIT:
+            self._end_background(next(iter(self._background)))
+
+    async def _attend(self, group: int, reading: asyncio.Task[None]) -> None:
+        """Read for as long as somebody writes; guard the group while it lives: then its id is free."""
+        try:
+            while not reading.done() and _lives(group):
+                await asyncio.wait({reading}, timeout=GROUP_LOOK)
+            self._forget(group)
+            # A daemon that has left the group may write on.
+            await reading
+        finally:
+            reading.cancel()
+
+    def _end_background(self, group: int) -> None:
+        _log.warning("shell.background_ended", group=group)
+        if _lives(group):
+            _signal(group, signal.SIGTERM)
+        self._background[group].cancel()
+        self._forget(group)
+
+    def _forget(self, group: int) -> None:
+        if self._background.pop(group, None) is not None:
+            self._groups.unguard(group)
 
 
-def shell_handler(groups: ProcessGroups) -> Handler:
-    """Return the handler that a worker with `allow_shell` knows, and no other: elsewhere these runs wait."""
-    return Handler(name=SHELL, function=ShellHandler(groups), isolation="async", takes_run=True)
+def _lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
 
 
 def _is_text(value: object) -> bool:

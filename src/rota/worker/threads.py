@@ -7,11 +7,12 @@ a worker from leaving. These are daemons.
 import asyncio
 import contextlib
 import itertools
+import os
 import queue
 import threading
 from collections.abc import Callable
 
-from rota.worker.ending import Ending, call
+from rota.worker.ending import Ending, call, ending_of
 
 _NUMBERS = itertools.count(1)
 
@@ -21,6 +22,7 @@ class ThreadSlots:
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
+        self._pid = os.getpid()
         self._threads = 0
         self._busy = 0
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -36,7 +38,14 @@ class ThreadSlots:
                 done.set_result(ending)
 
         def work() -> None:
-            ending = call(function, *arguments)
+            try:
+                ending = call(function, *arguments)
+            except BaseException as raised:
+                # What it returned or raised could not even be looked at: the slot is free all the same.
+                ending = ending_of(raised)
+            if os.getpid() != self._pid:
+                # The handler forked, and this is its copy of the worker's thread: it has nothing to say to anybody.
+                os._exit(0)
             # The loop may be gone by the time a lingering function returns: then nobody wants to know.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, ending)

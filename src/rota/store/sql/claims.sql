@@ -236,21 +236,21 @@ noted AS (
   SELECT $claim_tenant_id, $worker_id, $claim_id, array_agg(g.token), $now FROM granted g
    WHERE $claim_id::uuid IS NOT NULL HAVING count(*) > 0)
 SELECT g.turn, g.queued_by, g.weight, g.number, g.shard, g.job_uid, g.scheduled_for, g.token, g.attempt,
-       g.max_attempts, g.rank, g.handler, g.lease_ms, g.timeout_ms, g.tenant_id, g.job_id, g.payload,
+       g.max_attempts, g.rank, g.handler, g.lease_ms, g.timeout_ms, g.tenant_id, g.job_id, g.payload, g.losses,
        NULL::boolean AS has_more, NULL::text AS limit_key, NULL::boolean AS is_new, NULL::boolean AS is_stuck,
        NULL::integer AS permits, NULL::integer AS burst, NULL::timestamptz AS next_token_at, g.claimed_at
   FROM granted g
 UNION ALL
 -- Besides the runs, where the round ended, after how many tenants, and whether there may be more where it was;
 SELECT NULL, t.tenant_id, NULL, t.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       t.place = $turns AND NOT $alone OR EXISTS (
+       NULL, t.place = $turns AND NOT $alone OR EXISTS (
          SELECT FROM hungry h WHERE (SELECT count(*) FROM picked p WHERE p.place = h.place) >= h.share + h.more),
        NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM turn t WHERE t.place = (SELECT max(x.place) FROM turn x)
 UNION ALL
 -- and a row for each limit that refused some: is it a new one, whose rows are to be made; can others that wait for it
 -- go; and when is its next token?
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, f.limit_key, bool_or(f.is_new),
        -- What was counted for runs that another limit refused is free still.
        bool_or(f.free >= f.cost AND (
@@ -276,7 +276,7 @@ RETURNING claim_id;
 
 -- name: claimed_under
 -- Read back a claim in doubt, or one that is repeated, by its tokens. No index serves it; it is for the rare bad day.
-SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.lease_ms, l.claimed_at, l.expires_at,
+SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses, l.lease_ms, l.claimed_at, l.expires_at,
        coalesce(j.max_attempts, 1) AS max_attempts, j.handler, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
        j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload
   FROM rota.lease l
