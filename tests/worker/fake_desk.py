@@ -25,7 +25,8 @@ from rota.worker.desk import Renewal, WorkerInfo
 
 SLOT = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 UNCHARGED = (Outcome.RELEASED, Outcome.SNOOZED)
-PATIENCE = 15.0
+MAX_LOSSES = 5
+PATIENCE = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class FakeRun:
     pool: str = "default"
     state: str = "pending"
     charged: int = 0
+    losses: int = 0
     claims: int = 0
     lease: FakeLease | None = None
     attempts: list[FakeAttempt] = field(default_factory=list)
@@ -170,6 +172,7 @@ class FakeDesk:
                     expires_at=run.lease.expires_at,
                     lease_duration=run.lease_duration,
                     timeout=run.timeout,
+                    losses=run.losses,
                 )
             )
         return claims
@@ -235,12 +238,13 @@ class FakeDesk:
         run.attempts.append(attempt)
         run.lease = None
         run.charged += outcome not in UNCHARGED
+        run.losses += outcome is Outcome.LOST
         run.available_at = self.clock.now() + (retry_after or timedelta(0))
         if outcome is Outcome.SUCCEEDED:
             run.state = "succeeded"
         elif outcome is Outcome.CANCELLED:
             run.state = "cancelled"
-        elif outcome is Outcome.GAVE_UP or run.charged >= run.max_attempts:
+        elif outcome is Outcome.GAVE_UP or run.charged - run.losses >= run.max_attempts or run.losses >= MAX_LOSSES:
             run.state = "dead"
         else:
             run.state = "pending"

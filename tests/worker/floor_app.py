@@ -53,6 +53,44 @@ async def finish_when_told(run: RunContext) -> None:
         await asyncio.wait({asyncio.create_task(asyncio.Event().wait())}, timeout=0.02)
 
 
+async def die_or_finish(run: RunContext) -> None:
+    """Wait for the file; then end this very process, or finish."""
+    if run.payload.get("dies"):
+        while not Path(run.payload["go"]).exists():
+            await asyncio.wait({asyncio.create_task(asyncio.Event().wait())}, timeout=0.02)
+        os.kill(os.getpid(), signal.SIGKILL)
+    await finish_when_told(run)
+
+
+async def hold_the_loop(run: RunContext) -> None:
+    """Never give the event loop back, nor, with `gil`, the interpreter."""
+    mark(run)
+    hold_the_gil(60) if run.payload.get("gil") else threading.Event().wait(60)
+
+
+async def hold_the_loop_in_a_task(run: RunContext) -> None:
+    await asyncio.create_task(hold_the_loop(run))
+
+
+async def fork_in_loop(run: RunContext) -> None:
+    """Leave a copy of the worker behind, in a step of the handler or in a task of its own."""
+
+    async def fork() -> None:
+        if os.fork() == 0:
+            mark(run, "fork")
+            await asyncio.wait({asyncio.create_task(asyncio.Event().wait())}, timeout=0.01)
+
+    await (asyncio.create_task(fork()) if run.payload["task"] else fork())
+    mark(run)
+
+
+def fork_in_thread(run: RunContext) -> None:
+    if os.fork() == 0:
+        mark(run, "fork")
+        return
+    mark(run)
+
+
 def hold_in_thread(run: RunContext) -> None:
     mark(run)
     hold_the_gil(run.payload["seconds"])
@@ -167,7 +205,8 @@ def print_much() -> None:
 
 
 IN_WORKER: tuple[Callable[..., object], ...] = (
-    *(wait_async, finish_when_told, hold_in_thread, wait_in_thread, tell_pid, leave_async),
+    *(wait_async, finish_when_told, hold_in_thread, wait_in_thread, tell_pid, leave_async, die_or_finish),
+    *(hold_the_loop, hold_the_loop_in_a_task, fork_in_loop, fork_in_thread),
 )
 IN_CHILDREN: tuple[Callable[..., object], ...] = (
     *(segfault, exit_with_3, kill_self, loop_with_gil, wait_in_process, start_a_command, fork_and_return),

@@ -98,11 +98,14 @@ async def at_work(
 
 @contextlib.asynccontextmanager
 async def worker_process(
-    desk: FakeDesk, url: str, *, concurrency: int = 4, drain: float = 10
+    desk: FakeDesk, url: str, *, concurrency: int = 4, drain: float = 10, log: Path | None = None
 ) -> AsyncIterator[subprocess.Popen[bytes]]:
     """A worker in a process of its own, in a session of its own. Its heart ends with it."""
     command = [sys.executable, "-m", "tests.worker.worker_main", url, str(concurrency), str(drain)]
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)  # noqa: ASYNC220 - a fork takes a millisecond
+    stderr = None if log is None else log.open("wb")
+    process = subprocess.Popen(  # noqa: ASYNC220 - a fork takes a millisecond
+        command, cwd=ROOT, start_new_session=True, stderr=stderr
+    )
     try:
         yield process
     finally:
@@ -111,6 +114,8 @@ async def worker_process(
         left = children_of(process.pid)
         process.kill()
         process.wait()
+        if stderr is not None:
+            stderr.close()
         await desk.until(lambda: not any(map(lives, left)))
 
 

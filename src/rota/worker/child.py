@@ -1,8 +1,9 @@
-"""A child process that carries out runs, one at a time: `python -m rota.worker.child FD`.
+"""A child process that carries out runs, one at a time: `python -m rota.worker.child FD PARENT`.
 
 The parent speaks over the socket FD; standard output and error are the handler's own. The main thread runs handlers,
 so that they find the process as they would find any other; a second thread listens, and ends the process when the
-parent is gone. A handler that never lets that thread in is ended by the kernel, on Linux.
+parent is gone. A handler that never lets that thread in is ended by the kernel, on Linux. Without a parent there is
+nobody to complain to: the process ends, and says nothing.
 """
 
 import ctypes
@@ -63,7 +64,7 @@ class Child:
         signal.signal(signal.SIGTERM, self._on_term)
         threading.Thread(target=self._listen, name="rota-child", daemon=True).start()
         while (order := self._orders.get()) is not None:
-            self._voice.say({"begun": True})
+            self._say({"begun": True})
             ending = self._carry_out(order)
             self._is_busy = False
             if os.getpid() != self._pid:
@@ -71,7 +72,13 @@ class Child:
                 os._exit(0)
             if self._flag.is_set():
                 return
-            self._voice.say(_wire_of(ending))
+            self._say(_wire_of(ending))
+
+    def _say(self, message: frames.Message) -> None:
+        try:
+            self._voice.say(message)
+        except OSError:
+            _end_group()
 
     def _carry_out(self, order: frames.Message) -> Ending:
         try:
@@ -155,6 +162,10 @@ def _end_group() -> None:
 
 def main() -> None:
     die_with_parent()
+    # A worker that was started before an upgrade does not say who it is.
+    if len(sys.argv) > 2 and os.getppid() != int(sys.argv[2]):
+        # It was gone before the kernel knew of us.
+        os._exit(0)
     connection = socket.socket(fileno=int(sys.argv[1]))
     # A process that the handler starts must not hold our connection open.
     connection.set_inheritable(False)

@@ -141,7 +141,7 @@ class ChildPool:
         with theirs:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", "rota.worker.child", str(theirs.fileno())),
+                    *(sys.executable, "-P", "-m", "rota.worker.child", str(theirs.fileno()), str(os.getpid())),
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,

@@ -27,6 +27,7 @@ from rota.worker import baton, frames, parting
 from rota.worker.backoff import Backoff
 from rota.worker.desk import Desk
 from rota.worker.lease_book import LONGEST_INTERVAL, LeaseBook
+from rota.worker.line_writer import LineWriter, write_out
 
 BATCH: Final = 1000
 """The most leases in one call."""
@@ -64,6 +65,9 @@ end that attempt itself, and a busy host lets it speak late."""
 
 DEATH_TIME: Final = 10.0
 """Seconds for a killed worker to be gone."""
+
+
+_words: Final = LineWriter("rota heart: {dropped} lines were dropped\n")
 
 
 class HeartProcess:
@@ -209,7 +213,7 @@ class HeartProcess:
     async def _end_worker(self, gone: asyncio.Task[None]) -> UUID | None:
         """End a worker whose event loop somebody holds; returns whose handler that is, if it is known."""
         holder = None if self._baton is None else baton.holder(self._baton)
-        print(f"rota heart: worker {self._worker_pid} is held by {holder or 'a handler'}: ended", file=sys.stderr)
+        _say(f"worker {self._worker_pid}: a handler holds its event loop past an attempt's timeout; it is ended")
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._worker_pid, signal.SIGKILL)
         await asyncio.wait({gone}, timeout=DEATH_TIME)
@@ -261,7 +265,7 @@ class HeartProcess:
     async def _after(self, error: Exception) -> float:
         """Say what went wrong, give up a desk that fails again and again; returns the seconds to wait."""
         if self._backoff.failures in (0, 5) or self._backoff.failures % 50 == 49:
-            print(f"rota heart: {type(error).__name__}: {error}; trying again", file=sys.stderr, flush=True)
+            _say(f"{type(error).__name__}: {error}; trying again")
         if self._desk is not None and self._backoff.failures % 3 == 2:
             desk, self._desk = self._desk, None
             with contextlib.suppress(Exception):
@@ -272,6 +276,11 @@ class HeartProcess:
     def _tell(self, word: str, tokens: Sequence[str]) -> None:
         if tokens:
             self._writer.write(frames.pack({word: tokens}))
+
+
+def _say(text: str) -> None:
+    # Whoever starts many hearts may not read what one says: it must not stop it.
+    _words.write(f"rota heart: {text}\n")
 
 
 def _opener(place: str) -> Callable[..., Any]:
@@ -354,3 +363,4 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     asyncio.run(_main())
+    write_out()

@@ -25,6 +25,7 @@ from rota.worker.desk import Desk, WorkerInfo
 from rota.worker.ending import failure_text
 from rota.worker.events import RunEvent, WorkerStats
 from rota.worker.executor import Executor
+from rota.worker.forks import leave_in_forks
 from rota.worker.handlers import HandlerRegistry
 from rota.worker.heart import GOODBYE_TIME, Heart, HeartNews
 from rota.worker.intake import Intake, StopRequest, first_of
@@ -158,6 +159,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped. Everything claimed is reported, released, or left to the heart before this returns."""
+        leave_in_forks(asyncio.get_running_loop())
         self._baton = Baton()
         await self._heart.start(self._on_news, renew=self._desk.renew, baton=self._baton)
         helpers = [
