@@ -22,14 +22,15 @@ async def url(desk: FakeDesk, tmp_path: Path) -> AsyncIterator[str]:
 
 async def test_one_poison_among_six_is_buried_and_the_others_succeed(desk: FakeDesk, url: str, tmp_path: Path) -> None:
     """One handler, six runs, all claimed together; one of them kills its process."""
-    go = tmp_path / "go"
-    innocents = [desk.add("die_or_finish", {"go": str(go), "mark": str(tmp_path / f"{n}")}) for n in range(5)]
+    go, later = tmp_path / "go", tmp_path / "later"
+    innocents = [desk.add("die_or_finish", {"go": str(later), "mark": str(tmp_path / f"{n}")}) for n in range(5)]
     poison = desk.add("die_or_finish", {"go": str(go), "mark": str(tmp_path / "poison"), "dies": True})
     async with worker_process(desk, url, concurrency=10) as first:
         await desk.until(lambda: len(list(tmp_path.glob("[0-9]"))) == 5)
         go.touch()
         await asyncio.to_thread(first.wait, 30)
         await desk.until(lambda: all(run.attempts for run in (*innocents, poison)))
+        later.touch()
     async with worker_process(desk, url, concurrency=10) as second:
         await desk.until(lambda: all(run.state == "succeeded" for run in innocents))
         await desk.until(lambda: poison.state == "dead")
@@ -86,7 +87,7 @@ async def test_a_suspect_that_no_child_can_load_runs_alone(desk: FakeDesk, regis
         await desk.until(lambda: "neighbour" in beside)
         suspect = desk.add("work", {"name": "suspect"})
         suspect.charged = suspect.losses = 1
-        await desk.until(lambda: suspect.state == "running")
+        await desk.until(lambda: worker.stats.running == 2)
         late = desk.add("work", {"name": "late"})
         assert worker._free_slots() == 0
         assert "suspect" not in beside

@@ -96,8 +96,8 @@ async def test_a_worker_that_a_handler_forked_ends_at_once_and_says_nothing(
         after = desk.add("tell_pid", {"mark": str(tmp_path / "after")})
         await desk.until(lambda: after.state == "succeeded")
         assert worker.poll() is None
-    assert int((tmp_path / "mark").read_text()) == worker.pid
-    assert (run.claims, run.outcomes, len(desk.accepted), desk.refused) == (1, [Outcome.SUCCEEDED], 2, [])
+        assert int((tmp_path / "mark").read_text()) == worker.pid
+        assert (run.claims, run.outcomes, len(desk.accepted), desk.refused) == (1, [Outcome.SUCCEEDED], 2, [])
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 

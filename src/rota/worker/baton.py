@@ -66,6 +66,10 @@ class _Signed(Coroutine[Any, Any, None]):
     def __await__(self) -> Any:
         return self._steps.__await__()
 
+    def __getattr__(self, name: str) -> Any:
+        # Libraries ask a task's coroutine for its state: `cr_frame`, `cr_running`.
+        return getattr(self._steps, name)
+
     def _step(self, go: Callable[[Any], Any], value: Any) -> Any:
         page = self._page
         page[:16] = self._signature

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import weakref
+from collections import deque
 from typing import Final
 
 _loops: Final["weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, int]"] = weakref.WeakKeyDictionary()
@@ -26,4 +27,8 @@ def leave_in_forks(loop: asyncio.AbstractEventLoop) -> None:
 def _after_fork() -> None:
     for loop, thread in list(_loops.items()):
         if thread == threading.get_ident() and loop.is_running():
+            # What is ready already must not run before: it would use, and upset, what the two loops share.
+            ready = getattr(loop, "_ready", None)
+            if isinstance(ready, deque):
+                ready.clear()
             loop.call_soon(os._exit, 0)
