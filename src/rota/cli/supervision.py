@@ -30,6 +30,7 @@ NOTHING: Final = 3600.0
 """Seconds between two looks while there is nothing to wait for."""
 
 _STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_OTHER: Final = (signal.SIGCHLD, signal.SIGCONT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ def supervise(*, drain: float) -> int | None:
         return None
     # What `nohup` or a shell has turned off stays so.
     stops = {number for number in _STOP if signal.getsignal(number) is not signal.SIG_IGN}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*stops, signal.SIGCHLD})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*stops, *_OTHER})
     return _Supervisor(stops, mask, drain=drain).run()
 
 
@@ -84,6 +85,7 @@ class _Supervisor:
 
     def __init__(self, stops: set[signal.Signals], mask: set[int], *, drain: float) -> None:
         self._stops = stops
+        self._news = {*stops, *_OTHER}
         self._mask = mask
         self._drain = drain
         self._clock = SystemClock()
@@ -135,7 +137,7 @@ class _Supervisor:
         ends_at: float | None = None
         while True:
             left = NOTHING if ends_at is None else max(0.0, ends_at - self._clock.monotonic())
-            came = signal.sigtimedwait({*self._stops, signal.SIGCHLD}, left)
+            came = signal.sigtimedwait(self._news, left)
             if came is None:
                 if ends_at is not None:
                     # First the word, then the end: the heart asks how it was meant.
@@ -143,6 +145,9 @@ class _Supervisor:
                     os.kill(child, signal.SIGKILL)
                     _say("worker.ended", pid=child, why="it has not left in its time")
                     ends_at = None
+            elif came.si_signo == signal.SIGCONT:
+                # Whoever stopped this process has stopped the worker with it: its heart sees to that.
+                os.kill(child, signal.SIGCONT)
             elif came.si_signo == signal.SIGCHLD:
                 gone, status = os.waitpid(child, os.WNOHANG)
                 if gone:

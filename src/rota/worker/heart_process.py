@@ -202,10 +202,20 @@ class HeartProcess:
         """
         while True:
             await self._clock.sleep(SILENCE_CHECK)
+            self._stop_with_supervisor()
             self._silence = 0.0 if self._is_stopped() else self._silence + SILENCE_CHECK
             overdue_since = self._clock.monotonic() - LONGEST_SILENCE
             if self._silence >= LONGEST_SILENCE and self._book.has_late(by=overdue_since):
                 return
+
+    def _stop_with_supervisor(self) -> None:
+        """Stop the worker when its supervisor is stopped, which lets it go on when it goes on itself."""
+        if self._supervisor is None or not _is_stopped(self._supervisor) or _is_stopped(self._worker_pid):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._worker_pid, signal.SIGSTOP)
+            if not _is_stopped(self._supervisor):
+                os.kill(self._worker_pid, signal.SIGCONT)
 
     def _is_stopped(self) -> bool:
         return _is_stopped(self._worker_pid) or (self._supervisor is not None and _is_stopped(self._supervisor))
