@@ -1,7 +1,8 @@
 """Who gets in: no token sees another tenant's rows, and every route says what it needs."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -10,13 +11,17 @@ import pytest
 from fastapi import FastAPI
 
 from rota.api.app import create_app
+from rota.api.auth import STRANGERS_AT_ONCE, TOKEN_KEPT
 from rota.api.binding import bind
 from rota.api.calls import Route
 from rota.api.serving import serve
 from rota.clock import ManualClock
+from rota.domain.token_text import SECRET_BYTES, token_of
 from rota.errors import SetupFailed
+from rota.store.database import Lane
 from rota.testing import RotaKit
 from tests.api.conftest import Answer, Caller, Served, Serving
+from tests.store.stage import uncommitted, until_waiting_for
 
 SECRET = "acme-only"
 """Stands in everything that the other tenant has."""
@@ -251,3 +256,38 @@ async def test_an_address_that_is_taken_is_said(server: Served, rota_kit: RotaKi
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(SetupFailed, match="cannot be bound"):
         await serve(create_app(rota_kit.rota), bind("127.0.0.1", port), stop=asyncio.Event())
+
+
+@asynccontextmanager
+async def all_taken(server: Served, lane: Lane) -> AsyncIterator[None]:
+    """Hold every connection of a lane while the block lasts."""
+    async with AsyncExitStack() as stack:
+        for _ in range(server.kit.database.size_of(lane)):
+            await stack.enter_async_context(server.kit.database.transaction(lane=lane))
+        yield
+
+
+async def test_unknown_tokens_take_no_reserved_connection_and_are_not_asked_for_again(server: Served) -> None:
+    me, stranger = await server.tenant(), server.caller(str(token_of(bytes(8 + SECRET_BYTES))))
+    (await me.get("/v1/jobs")).ok()
+    async with all_taken(server, Lane.URGENT):
+        assert (await stranger.get("/v1/jobs")).code == "unauthorized"
+    async with all_taken(server, Lane.CALLS):
+        first = await stranger.get("/v1/jobs")
+        assert (first.code, first.json["hint"]) == ("unauthorized", "`rota token create` makes one")
+        server.kit.clock.advance(TOKEN_KEPT)
+        (await me.get("/v1/jobs")).ok()
+
+
+async def test_however_many_unknown_tokens_come_a_few_are_looked_up_at_a_time(server: Served) -> None:
+    me, kit = await server.tenant(), server.kit
+    (await me.get("/v1/jobs")).ok()
+    async with uncommitted(kit.dsn, "LOCK TABLE rota.token") as other:
+        texts = [str(token_of(number.to_bytes(8 + SECRET_BYTES, "big"))) for number in range(40)]
+        asking = [asyncio.create_task(server.caller(text).get("/v1/jobs")) for text in texts]
+        waiting = await until_waiting_for(other, waiters=STRANGERS_AT_ONCE)
+        assert len(waiting) == STRANGERS_AT_ONCE
+        (await me.get("/v1/jobs")).ok()
+        await other.execute("ROLLBACK")
+    answers = await asyncio.gather(*asking)
+    assert {answer.status for answer in answers} <= {401, 503}

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from rota.services.hints import CHANNEL, HINTS_PER_SECOND, SCHEDULES, Hints, pool_topic
+from rota.services.hints import CHANNEL, HINTS_PER_SECOND, PROBE_INTERVAL, SCHEDULES, Hints, pool_topic
+from rota.store import database as store_database
 from rota.store.database import Database
 from rota.store.statements import upkeep
 from rota.testing import RotaKit
 from tests.services.stories import WatchedClock, administrator, every, kill_backends
+from tests.store.relay import relayed
 
 
 @asynccontextmanager
@@ -165,3 +168,30 @@ async def test_nothing_depends_on_a_hint(rota_kit: RotaKit) -> None:
         rota_kit.clock.advance(await rota_kit.process.scheduler.pause())
         await rota_kit.tick()
     await (await rota_kit.worker("w-1", handlers=["h"]).claim_one()).succeed()
+
+
+async def test_a_line_that_somebody_cut_on_the_way_is_noticed_and_made_anew(
+    rota_kit: RotaKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing arrives any more and nothing ends: only a sign of life that is asked for tells the difference."""
+    clock = WatchedClock()
+    async with (
+        relayed(rota_kit.dsn, tmp_path) as relay,
+        await Database.connect(relay.dsn, size=2, reserved=1) as database,
+    ):
+        hints = Hints(database, clock)
+        hint = hints.subscribe("pool:a")
+        async with running(hints, listen=True):
+            await clock.until_begun(2)
+            monkeypatch.setattr(store_database, "PROBE_TIMEOUT", 0.2)
+            relay.cut()
+            begun = clock.begun
+            clock.advance(PROBE_INTERVAL)
+            # Beside the wait for hints to send: the wait before it connects again, with the line given up.
+            await clock.until_begun(begun + 2)
+            begun = clock.begun
+            clock.advance(2)
+            await clock.until_begun(begun + 2)
+            await rota_kit.database.fetch(upkeep.send_hint, topic="pool:a")
+            async with asyncio.timeout(20):
+                await hint.wait()

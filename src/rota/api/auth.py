@@ -1,5 +1,6 @@
 """Who asks: a token's holder or, on a loopback address that was opened without tokens, whoever is at this machine."""
 
+import asyncio
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from ipaddress import ip_address
@@ -15,7 +16,7 @@ from rota.api.recent import Recent
 from rota.clock import Clock
 from rota.control.principal import Principal, operator
 from rota.domain.job import DEFAULT_TENANT, check_name
-from rota.errors import Forbidden, InvalidInput, Unauthorized
+from rota.errors import DatabaseUnavailable, Forbidden, InvalidInput, Unauthorized
 from rota.services.access import Access, TokenView
 from rota.wire.access import OPERATOR
 
@@ -24,6 +25,11 @@ OpenTo = Literal["loopback"]
 TOKEN_KEPT: Final = 2.0
 """Seconds for which an authentication is believed: a revocation holds within them, and it is promised within 5."""
 TOKENS_KEPT: Final = 10_000
+REFUSAL_KEPT: Final = 2.0
+"""Seconds for which a refusal is believed: whoever repeats a token that does not hold asks the database no more."""
+STRANGERS_AT_ONCE: Final = 2
+"""The most tokens nobody knows here that are looked up at the same time; others wait for their turn."""
+STRANGER_WAIT: Final = 5.0
 
 TENANT_HEADER: Final = "Rota-Tenant"
 OPEN_ACTOR: Final = "dev"
@@ -38,6 +44,8 @@ class Gate:
         self._limits = limits
         self._open_to = open_to
         self._known: Recent[bytes, _Known] = Recent(TOKENS_KEPT)
+        self._refused: Recent[bytes, _Refused] = Recent(TOKENS_KEPT)
+        self._strangers = asyncio.Semaphore(STRANGERS_AT_ONCE)
         self._unnoted: set[str] = set()
 
     async def admit(self, headers: Headers, *, in_hand: bool = False) -> Principal:
@@ -80,14 +88,31 @@ class Gate:
         known = self._known.get(key)
         if known is not None and now - known.at < TOKEN_KEPT and not self._has_expired(known.view):
             return known.view
+        refused = self._refused.get(key)
+        if refused is not None and now - refused.at < REFUSAL_KEPT:
+            raise Unauthorized(refused.reason, hint=refused.hint)
         try:
-            view = await self._access.authenticate(text)
-        except Unauthorized:
+            view = await (self._access.authenticate(text, is_known=True) if known else self._introduced(text))
+        except Unauthorized as error:
             self._known.forget(key)
+            reason = str(error).removesuffix(f" ({error.hint})") if error.hint else str(error)
+            self._refused.put(key, _Refused(reason, error.hint, now))
             raise
         self._known.put(key, _Known(view, now))
         self._unnoted.add(view.token_id)
         return view
+
+    async def _introduced(self, text: str) -> TokenView:
+        """Look up a token that nobody has shown here lately: a few at a time, however many come."""
+        try:
+            async with asyncio.timeout(STRANGER_WAIT):
+                await self._strangers.acquire()
+        except TimeoutError:
+            raise DatabaseUnavailable("too many unknown tokens wait to be looked up") from None
+        try:
+            return await self._access.authenticate(text)
+        finally:
+            self._strangers.release()
 
     def _has_expired(self, view: TokenView) -> bool:
         return view.expires_at is not None and view.expires_at <= self._clock.now()
@@ -98,6 +123,15 @@ class _Known:
     """A token that held at an instant of the stopwatch."""
 
     view: TokenView
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A token that did not hold at an instant of the stopwatch, and why."""
+
+    reason: str
+    hint: str | None
     at: float
 
 

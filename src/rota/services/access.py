@@ -24,7 +24,7 @@ from rota.store import access as store
 from rota.store import audit
 from rota.store.access import TenantView, TokenView
 from rota.store.audit import LATEST, AuditView, Change
-from rota.store.database import Database
+from rota.store.database import Database, Lane
 from rota.wire.access import OPERATOR, SCOPES
 
 __all__ = ["Access", "AuditView", "TenantView", "TokenView"]
@@ -75,10 +75,15 @@ class Access:
         log.info("token.created", token_id=token.token_id, tenant_id=tenant_id, scopes=token.scopes)
         return token, str(text)
 
-    async def authenticate(self, text: str) -> TokenView:
-        """Return the token that a text is. Raises Unauthorized for one that is unknown, revoked or expired."""
+    async def authenticate(self, text: str, *, is_known: bool = False) -> TokenView:
+        """Return the token that a text is. Raises Unauthorized for one that is unknown, revoked or expired.
+
+        One that `is_known` to have held a moment ago is looked up on the reserved connections: its holder may come for
+        renewals. A stranger's has no business there.
+        """
         given = parse_token(text)
-        found = None if given is None else await store.token(self._database, given.token_id)
+        lane = Lane.URGENT if is_known else Lane.CALLS
+        found = None if given is None else await store.token(self._database, given.token_id, lane=lane)
         if given is None or found is None or not compare_digest(given.secret_hash, found[1]):
             # One answer for all of these: whoever has no secret learns nothing about ids.
             raise Unauthorized("this token is unknown", hint="`rota token create` makes one")

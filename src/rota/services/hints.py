@@ -23,6 +23,8 @@ CANCELS: Final = "cancel"
 """The topic of runs that run and are to be cancelled: it brings the renewal forward that tells their workers."""
 LIMITS: Final = "limits"
 """The topic of limits that were put or deleted, and of runs that may go on under them."""
+PROBE_INTERVAL: Final = 10.0
+"""Seconds between two signs of life that are asked of the connection that listens."""
 _RECONNECT_WAIT: Final = 2.0
 
 log = structlog.get_logger()
@@ -90,11 +92,18 @@ class Hints:
     async def _listen(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                async with self._database.listening(CHANNEL, self._wake) as gone:
-                    while not (stop.is_set() or gone.is_set()):
-                        await self._clock.wait(gone, 1.0)
+                async with self._database.listening(CHANNEL, self._wake) as line:
+                    probed_at = self._clock.monotonic()
+                    while not (stop.is_set() or line.is_set()):
+                        await self._clock.wait(line, 1.0)
+                        if self._clock.monotonic() - probed_at >= PROBE_INTERVAL:
+                            await line.probe()
+                            probed_at = self._clock.monotonic()
             except Exception as error:
                 self._note("hints.not_listening", error)
+                if self._database.way.is_pooled:
+                    # Everybody polls: it costs promptness, and was said when the first session was opened.
+                    return
             await self._clock.wait(stop, _RECONNECT_WAIT)
 
     def _note(self, event: str, error: Exception, **facts: str) -> None:

@@ -51,10 +51,9 @@ async def add_token(tx: Connection, token: TokenView, *, secret_hash: bytes) -> 
     )  # fmt: skip
 
 
-async def token(database: Database, token_id: str) -> tuple[TokenView, bytes] | None:
+async def token(database: Database, token_id: str, *, lane: Lane = Lane.WORK) -> tuple[TokenView, bytes] | None:
     """Return a token with its secret's hash, whether it holds or not; None when it is unknown."""
-    # Renewals and reports over HTTP wait for this look, so it waits no more than they do.
-    rows = await database.fetch(sql.get_token, lane=Lane.URGENT, token_id=token_id)
+    rows = await database.fetch(sql.get_token, lane=lane, token_id=token_id)
     if not rows:
         return None
     values = dict(rows[0])

@@ -23,6 +23,8 @@ from rota.store.statements import Statement, upkeep
 STATEMENT_TIMEOUT: Final = 30.0
 """Seconds after which a statement's connection is given up: the server has not even ended it."""
 ACQUIRE_TIMEOUT: Final = 5.0
+PROBE_TIMEOUT: Final = 5.0
+"""Seconds after which a listening connection that gives no sign of life is given up."""
 
 TRANSIENT: Final = frozenset({"40001", "40P01", "55P03", "25006", "55006", "25P03"})
 """SQLSTATEs that pass by themselves."""
@@ -147,6 +149,11 @@ class Database:
         other._lane = lane
         return other
 
+    def size_of(self, lane: Lane) -> int:
+        """Return the most connections of a lane."""
+        size: int = self._pools[lane].get_max_size()
+        return size
+
     @property
     def way(self) -> Way:
         """What stands between this process and the server."""
@@ -188,21 +195,25 @@ class Database:
         assert done == "COMMIT", "a statement failed, and the block went on as if it had not"
 
     @asynccontextmanager
-    async def listening(self, channel: str, told: Callable[[str], None]) -> AsyncIterator[Any]:
-        """Listen on a channel over a connection of its own, while the block lasts. Raises DatabaseUnavailable."""
+    async def listening(self, channel: str, told: Callable[[str], None]) -> AsyncIterator["Line"]:
+        """Listen on a channel over a connection of its own, while the block lasts.
+
+        Raises DatabaseUnavailable, also where a pooler stands between: nothing would ever arrive.
+        """
         try:
             raw: Any = await self._sessions.open(BOUNDS[Lane.WORK])
         except Exception as error:
             raise translate(error, "listen", sent=False) from error
-        gone = asyncio.Event()
-        raw.add_termination_listener(lambda _: gone.set())
+        line = Line(raw)
         try:
+            if self.way.is_pooled:
+                raise DatabaseUnavailable("listen: hints do not arrive through a pooler")
             await Connection(raw)._guarded(
                 lambda: raw.add_listener(channel, lambda _c, _pid, _channel, payload: told(payload)),
                 CONNECT_TIMEOUT,
                 "listen",
             )
-            yield gone
+            yield line
         finally:
             raw.terminate()
 
@@ -242,6 +253,22 @@ class Database:
         finally:
             with suppress(Exception):  # a connection that broke is dropped by the pool; its error was raised already
                 await pool.release(raw)
+
+
+class Line(asyncio.Event):
+    """A connection that listens; set when it has ended."""
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__()
+        self._raw = raw
+        raw.add_termination_listener(lambda _: self.set())
+
+    async def probe(self) -> None:
+        """Ask for a sign of life: a line that somebody cut on the way looks like one on which nothing is said.
+
+        Raises DatabaseUnavailable, and the line has ended.
+        """
+        await Connection(self._raw).fetch(upkeep.backend, within=PROBE_TIMEOUT)
 
 
 def translate(error: Exception, name: str, *, sent: bool = True) -> Exception:

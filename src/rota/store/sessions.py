@@ -121,8 +121,9 @@ class Sessions:
             connection.terminate()
             raise
         if self._way.is_pooled or not self._way.takes_settings:
-            log.info("database.pooled", takes_settings=self._way.takes_settings, bounded_by_role=self._way.lock > 0,
-                     keeps_statements=self._way.keeps_statements)  # fmt: skip
+            log.warning("database.pooled", pooled=self._way.is_pooled, takes_settings=self._way.takes_settings,
+                        keeps_statements=self._way.keeps_statements, role_is_bounded=self._way.lock > 0,
+                        hint="hints do not arrive through a pooler; `rota doctor` says what it lacks")  # fmt: skip
         if self._way.keeps_statements:
             return connection
         await connection.close(timeout=CONNECT_TIMEOUT)
@@ -152,14 +153,6 @@ def keep_alive(connection: Any) -> None:
     for name, value in _OWN_KEEPALIVES.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-async def is_pooled(connection: Any) -> bool:
-    """Whether a pooler stands between: it cannot know which process of the server a statement will meet."""
-    async with connection.transaction():
-        own: int = await connection.fetchval(upkeep.backend.text)
-    seen: int = connection.get_server_pid()
-    return own != seen
 
 
 async def _seen(connection: Any, way: Way) -> Way:
