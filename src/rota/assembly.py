@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from rota.clock import Clock, DatabaseClock, SystemClock
+from rota.clock import MEASURE_INTERVAL, Clock, DatabaseClock, SystemClock
 from rota.control.local import LocalControl
 from rota.control.principal import Principal
 from rota.domain.addresses import Allowed
@@ -40,9 +40,6 @@ from rota.store.migrate import Migrated, check_schema, migrate
 from rota.version import VERSION
 from rota.worker.local import LocalDesk
 
-CLOCK_INTERVAL: Final = 5.0
-"""Seconds between two measurements of the primary's clock."""
-
 SERVER_INTERVAL: Final = 1.0
 """Seconds between two looks at the embedded server."""
 
@@ -68,7 +65,7 @@ class ClockKeeper:
 
     async def pause(self) -> float:
         """Measure every few seconds."""
-        return CLOCK_INTERVAL
+        return MEASURE_INTERVAL
 
 
 class ServerKeeper:

@@ -9,7 +9,10 @@ import heapq
 import itertools
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
+
+MEASURE_INTERVAL: Final = 5.0
+"""Seconds between two measurements of the primary's clock: until then a process does not know that it was set."""
 
 
 class Clock(Protocol):
@@ -100,6 +103,42 @@ class DatabaseClock(SystemClock):
         return datetime.fromtimestamp(self._latest, UTC)
 
 
+class StepWatch:
+    """Looks at a clock beside its stopwatch, for whoever judges the leases of others by it.
+
+    A primary's clock that jumps ahead (set by hand, a failover to a host whose clock is ahead, a host that was
+    suspended) ends all leases at once, though nobody was late. It counts as an outage: for `patience` seconds on the
+    stopwatch, in which everybody can renew by the new time, leases are judged by `fair_now`, as if it had not jumped.
+    """
+
+    STEP = 1.0
+    """Seconds by which the clock must get ahead of the stopwatch between two looks: less is a measurement's error."""
+
+    def __init__(self, clock: Clock, *, patience: float) -> None:
+        self._clock = clock
+        self._patience = patience
+        self._ahead: float | None = None
+        self._jumped = 0.0
+        self._until = float("-inf")
+
+    def look(self) -> float:
+        """Return by how many seconds the clock has jumped ahead since the last look; 0.0 when it has not."""
+        ahead, monotonic = self._clock.now().timestamp() - self._clock.monotonic(), self._clock.monotonic()
+        before, self._ahead = self._ahead, ahead
+        if monotonic >= self._until:
+            self._jumped = 0.0
+        if before is None or ahead - before <= self.STEP:
+            return 0.0
+        self._jumped += ahead - before
+        self._until = monotonic + self._patience
+        return ahead - before
+
+    def fair_now(self) -> datetime:
+        """Look, and return the instant by which leases of others are judged."""
+        self.look()
+        return self._clock.now() - timedelta(seconds=self._jumped)
+
+
 class ManualClock:
     """A clock that stands still until a test moves it. Waiters wake when it passes their instant."""
 
@@ -134,6 +173,11 @@ class ManualClock:
             sleeper = heapq.heappop(self._sleepers)[2]
             if not sleeper.done():
                 sleeper.set_result(None)
+        return self._now
+
+    def jump(self, by: timedelta | float) -> datetime:
+        """Step ahead without any time on the stopwatch, as a primary's clock does that is set; wakes nobody."""
+        self._now += by if isinstance(by, timedelta) else timedelta(seconds=by)
         return self._now
 
     def next_wake(self) -> datetime | None:

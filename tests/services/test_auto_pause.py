@@ -1,7 +1,10 @@
 """A job whose runs die one after another is paused, if it says after how many."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,8 +13,11 @@ from rota.services.failing import pause_failing
 from rota.testing import RotaKit
 from rota.testing.kit import KitWork
 from tests.services.stories import START, TEN_SECONDS, every, fetch, states, stored
+from tests.store.stage import uncommitted
 
 MILLISECOND = timedelta(milliseconds=1)
+LONG = 20.0
+"""Seconds that tell an answer from a wait for somebody else's transaction, on however busy a machine."""
 
 
 async def next_run(kit: RotaKit) -> KitWork:
@@ -137,3 +143,59 @@ async def test_somebody_who_acts_meanwhile_is_not_overruled(rota_kit: RotaKit, m
     else:
         await rota_kit.definitions.delete("tick", tenant_id="default")
     assert await pause_failing(rota_kit.database, [work.claim.key], now=rota_kit.clock.now()) == []
+
+
+@asynccontextmanager
+async def triggering(kit: RotaKit) -> AsyncIterator[Any]:
+    """Let an application's transaction trigger a run of the job, which it then has locked, and stay open."""
+    # The application lives in the server's time, whose month is made before.
+    await fetch(kit, "SELECT rota.ensure_month(clock_timestamp()::date)")
+    async with uncommitted(kit.dsn, "SELECT rota.trigger('tick')") as other, asyncio.timeout(LONG):
+        yield other
+
+
+async def test_a_report_does_not_wait_for_the_pause_of_a_job_that_an_open_transaction_has_triggered(
+    rota_kit: RotaKit,
+) -> None:
+    await rota_kit.put(every("10s", pause_after=1), every("10s", "other", pause_after=1))
+    await rota_kit.advance(10)
+    works = {work.claim.job_id: work for work in await rota_kit.worker("w", handlers=["h"]).claim(limit=2)}
+    async with triggering(rota_kit) as other:
+        reports = [Report(key=work.claim.key, outcome=Outcome.GAVE_UP, error="no") for work in works.values()]
+        assert len(await rota_kit.rota.completion.report(reports)) == 2
+        assert (await stored(rota_kit, "other")).state == "paused"
+        await rota_kit.tick()
+        assert (await stored(rota_kit)).state == "active"
+        await other.execute("ROLLBACK")
+    await rota_kit.tick()
+    assert (await stored(rota_kit)).state == "paused"
+    assert await fetch(rota_kit, "SELECT FROM rota.pause_wanted") == []
+
+
+async def test_lapsed_leases_are_taken_back_while_a_job_that_is_to_be_paused_is_locked(rota_kit: RotaKit) -> None:
+    lease = timedelta(seconds=5)
+    await rota_kit.put(every("1h", pause_after=1, max_losses=1, lease_duration=lease))
+    await rota_kit.put(every("1h", "other", lease_duration=2 * lease))
+    for job_id in ("tick", "other"):
+        await rota_kit.on_demand.trigger(job_id, tenant_id="default")
+    assert len(await rota_kit.worker("w", handlers=["h"]).claim(limit=2)) == 2
+    async with triggering(rota_kit):
+        await rota_kit.advance(6)
+        assert await states(rota_kit) == ["dead"]
+        await rota_kit.advance(5)
+        assert await states(rota_kit, "other") == ["pending"], "no outage is seen where there was none"
+    await rota_kit.tick()
+    assert (await stored(rota_kit)).state == "paused"
+
+
+async def test_a_job_that_was_to_be_paused_and_succeeded_since_goes_on(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s", pause_after=1))
+    first, second = [await next_run(rota_kit) for _ in range(2)]
+    async with triggering(rota_kit) as other:
+        await first.report(Outcome.GAVE_UP)
+        rota_kit.clock.advance(MILLISECOND)
+        await second.succeed()
+        await other.execute("ROLLBACK")
+    await rota_kit.tick()
+    assert (await stored(rota_kit)).state == "active"
+    assert await fetch(rota_kit, "SELECT FROM rota.pause_wanted") == []

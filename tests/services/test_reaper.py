@@ -17,7 +17,7 @@ from rota.services.reaper import INTERVAL, OUTAGE, Reaper
 from rota.store.database import Database
 from rota.testing import RotaKit
 from rota.testing.kit import KitWork
-from tests.services.stories import HOUR, MINUTE, SECOND, START, TEN_SECONDS, every, execute, outage, states
+from tests.services.stories import HOUR, MINUTE, SECOND, START, TEN_SECONDS, every, execute, outage, states, tick_all
 
 BATCH = 20
 
@@ -358,3 +358,65 @@ async def test_a_retry_policy_that_somebodys_sql_damaged_stops_nobody_else(rota_
     assert [await states(rota_kit, job_id) for job_id in ("damaged", "neighbour")] == [["pending"], ["pending"]]
     [first, _] = await claim_all(rota_kit)
     await first.fail("and again")
+
+
+# a clock that jumps ahead ---------------------------------------------------------------------------------------------
+
+
+async def test_a_jump_of_the_primarys_clock_costs_no_living_worker_its_runs(rota_kit: RotaKit) -> None:
+    """20 runs were renewed a second ago; by the clock that was two minutes ago."""
+    await rota_kit.put(Job(job_id="tick", handler="h", lease_duration=30 * SECOND, max_losses=1))
+    await trigger(rota_kit, "tick", times=20)
+    await rota_kit.tick()
+    works = await claim_all(rota_kit)
+    for _ in range(2):
+        await rota_kit.advance(1)
+        rota_kit.clock.jump(2 * MINUTE)
+        await rota_kit.tick()
+        assert set(await states(rota_kit)) == {"running"}
+    await rota_kit.advance(20)
+    assert len(await rota_kit.rota.completion.renew([work.claim.key for work in works])) == 20
+    await rota_kit.advance(29)
+    assert set(await states(rota_kit)) == {"running"}
+    await works[0].succeed()
+
+
+async def test_a_worker_that_does_not_renew_after_a_jump_is_lost_one_lease_later(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h", lease_duration=30 * SECOND))
+    await rota_kit.on_demand.trigger("tick", tenant_id="default")
+    await rota_kit.tick()
+    await claim_all(rota_kit)
+    rota_kit.clock.jump(HOUR)
+    await rota_kit.tick()
+    await rota_kit.advance(30 * SECOND + module.STEP_KNOWN - SECOND)
+    assert await states(rota_kit) == ["running"]
+    await rota_kit.advance(2)
+    assert await states(rota_kit) == ["pending"]
+
+
+async def test_a_clock_that_is_set_back_after_a_jump_keeps_no_lease_for_long(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h", lease_duration=30 * SECOND))
+    await rota_kit.on_demand.trigger("tick", tenant_id="default")
+    await rota_kit.tick()
+    await claim_all(rota_kit)
+    rota_kit.clock.jump(HOUR)
+    await rota_kit.tick()
+    rota_kit.clock.set(rota_kit.clock.now() - HOUR)
+    await rota_kit.advance(MINUTE)
+    assert await states(rota_kit) == ["pending"]
+
+
+async def test_after_a_jump_no_scheduler_takes_anothers_shards_and_no_gate_is_shut(rota_kit: RotaKit) -> None:
+    second = rota_kit.scheduler("scheduler-2")
+    for _ in range(3):
+        await tick_all(rota_kit, rota_kit.process, second)
+    worker = rota_kit.worker("w", handlers=["h"])
+    assert not await worker.announce()
+    held = [set(process.owned.shards(now=rota_kit.clock.now())) for process in (rota_kit.process, second)]
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    await rota_kit.on_demand.trigger("tick", tenant_id="default")
+    rota_kit.clock.jump(HOUR)
+    await tick_all(rota_kit, second, rota_kit.process)
+    assert [set(process.owned.shards(now=rota_kit.clock.now())) for process in (rota_kit.process, second)] == held
+    [run] = await rota_kit.runs("tick")
+    assert run.gate == "open"

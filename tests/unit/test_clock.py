@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.clock import DatabaseClock, ManualClock, SystemClock
+from rota.clock import DatabaseClock, ManualClock, StepWatch, SystemClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -221,3 +221,29 @@ def test_a_small_correction_stands_still_until_time_has_caught_up(host: Host) ->
     assert clock.now() == START
     host.elapsed += 0.75
     assert clock.now() == START + timedelta(seconds=0.5)
+
+
+def test_a_clock_that_gets_ahead_of_its_stopwatch_has_jumped() -> None:
+    clock = ManualClock()
+    watch = StepWatch(clock, patience=10)
+    assert watch.look() == 0.0
+    clock.advance(3600)
+    assert (watch.look(), watch.fair_now()) == (0.0, clock.now())
+    before = clock.now()
+    clock.jump(120)
+    assert (watch.look(), watch.look()) == (120.0, 0.0)
+    assert watch.fair_now() == before
+    clock.advance(9)
+    clock.jump(timedelta(seconds=60))
+    assert watch.fair_now() == before + timedelta(seconds=9), "the second jump lies within the patience for the first"
+    clock.advance(10)
+    assert watch.fair_now() == clock.now()
+
+
+@pytest.mark.parametrize("seconds", [0.9, -3600])
+def test_a_small_correction_or_a_step_back_is_no_jump(seconds: float) -> None:
+    clock = ManualClock()
+    watch = StepWatch(clock, patience=10)
+    watch.look()
+    clock.jump(seconds)
+    assert (watch.look(), watch.fair_now()) == (0.0, clock.now())

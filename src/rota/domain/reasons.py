@@ -29,11 +29,17 @@ def finished(run_id: UUID, *, state: str, at: datetime | None, reason: str | Non
 
 
 def running(
-    run_id: UUID, *, worker_id: str, since: datetime, until: datetime, cancel_requested_at: datetime | None
-) -> Reason:
+    run_id: UUID, *, worker_id: str, since: datetime, until: datetime, cancel_requested_at: datetime | None,
+    set_apart: str | None = None,
+) -> Reason:  # fmt: skip
     """Return the reason of a run that runs."""
     told = "" if cancel_requested_at is None else f"; since {format_instant(cancel_requested_at)} it is asked to stop"
     text = f"It runs on worker {worker_id} since {format_instant(since)}, leased until {format_instant(until)}{told}."
+    if set_apart is not None:
+        text = (
+            f"It ran on worker {worker_id} since {format_instant(since)}, which was lost."
+            f" It is {set_apart.rstrip('.')}. That is tried again at {format_instant(until)}."
+        )
     return Reason(gate=Hold.RUNNING, run_id=run_id, worker_id=worker_id, since=since, at=until, text=text)
 
 

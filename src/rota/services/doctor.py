@@ -139,6 +139,8 @@ class Doctor:
     async def _quarantine(self) -> Check:
         rows = await store.quarantined(self._database, limit=SHOWN)
         findings = [f"job {row['job_id']!r} of tenant {row['tenant_id']!r}: {row['quarantined']}" for row in rows]
+        apart = await store.set_apart(self._database, limit=SHOWN)
+        findings += [f"run {row['run_id']} of job {row['job_id']!r}: {row['reason']}" for row in apart]
         return Check(name="quarantine", findings=tuple(findings), facts={})
 
     async def _waiting(self) -> Check:

@@ -1,16 +1,18 @@
 """Looks after leases whose holders are gone: requeues their runs, or buries them."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
+from uuid import UUID
 
 import structlog
 
-from rota.clock import Clock
-from rota.domain.attempt import after_attempt
+from rota.clock import MEASURE_INTERVAL, Clock, StepWatch
+from rota.domain.attempt import Ended, Verdict, set_apart
 from rota.domain.run import RunState
 from rota.errors import DatabaseUnavailable
-from rota.services.failing import pause_failing
+from rota.services import settling
+from rota.services.failing import pause_failing, pause_noted
 from rota.services.hints import Hints, pool_topic
 from rota.services.owned import OwnedShards
 from rota.services.returning import let_in
@@ -23,7 +25,14 @@ INTERVAL: Final = 1.0
 OUTAGE: Final = 1.0
 """Seconds without an answer from the database that count as an outage; shorter trouble costs no lease its renewal."""
 
+STEP_KNOWN: Final = timedelta(seconds=MEASURE_INTERVAL)
+"""After a jump of the clock others may renew by the old time for so long, until they have measured it."""
+HOLD_TIME: Final = timedelta(minutes=5)
+"""How long a lease is left alone whose end cannot be written: what is missing for it may be there then."""
+
 LEASE_EXPIRED: Final = "lease expired: the worker was lost, or stalled for longer than its lease"
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -32,7 +41,8 @@ class Reaper:
     """One scheduler's eye on the leases of its shards.
 
     After an outage nobody is reaped until one lease's time has passed: the workers could not renew meanwhile. A
-    database that answers, but as late as an outage is long, was away for them as well.
+    database that answers, but as late as an outage is long, was away for them as well, and a clock that jumps ahead has
+    ended their leases before they could renew them. Only statements that wait for nobody's lock tell of an outage.
     """
 
     def __init__(self, database: Database, clock: Clock, owned: OwnedShards, hints: Hints) -> None:
@@ -44,50 +54,79 @@ class Reaper:
         self._failing = False
         self._was_late = False
         self._resumed_at = datetime(1970, 1, 1, tzinfo=UTC)
+        self._steps = StepWatch(clock, patience=0.0)
 
     async def tick(self) -> bool:
         """Settle one batch of lapsed leases. True means: there may be more, tick again."""
         now = self._clock.now()
+        # A clock that was set back must not leave the end of an outage in the future.
+        self._resumed_at = min(self._resumed_at, now + STEP_KNOWN)
+        if (seconds := self._steps.look()) > 0:
+            self._hold_back(now + STEP_KNOWN, jumped=round(seconds, 3))
         shards = self._owned.shards(now=now)
         if not shards:
             # Nobody was asked, so nothing is known of the database: an outage that costs the shards goes on.
             return False
-        try:
-            more = await self._reap(shards, now=now)
-        except DatabaseUnavailable:
-            self._failing = True
-            raise
-        self._failing = False
-        self._answered_at = self._clock.monotonic()
-        return more
+        lapsed = await self._witness(self._lapsed(shards, now=now))
+        if lapsed:
+            await self._settle(lapsed, now=now)
+        await pause_noted(self._database, shards, now=now)
+        # What was renewed in between is no longer lapsed, what is locked is not found, and what cannot be written
+        # lapses later: full batches make progress.
+        return len(lapsed) == REAP_BATCH
 
     async def pause(self) -> float:
         """Look once a second."""
         return INTERVAL
 
-    async def _reap(self, shards: Sequence[int], *, now: datetime) -> bool:
+    async def _witness(self, answer: Awaitable[T]) -> T:
+        """Await what waits for nobody's lock: its answer, or none, tells whether the database is there for workers."""
+        try:
+            answered = await answer
+        except DatabaseUnavailable:
+            self._failing = True
+            raise
+        self._failing = False
+        self._answered_at = self._clock.monotonic()
+        return answered
+
+    async def _lapsed(self, shards: Sequence[int], *, now: datetime) -> list[Ended]:
         self._note_outage(now)
         asked_at = self._clock.monotonic()
         lapsed = await claims.expired(
             self._database, shards, now=now, resumed_at=self._resumed_at, limit=REAP_BATCH, error=LEASE_EXPIRED
         )
         self._note_stall(self._clock.monotonic() - asked_at)
-        if not lapsed:
-            return False
-        verdicts = [after_attempt(ended, now=now) for ended in lapsed]
-        done = await claims.settle(self._database, verdicts, now=now, expired_by=now)
-        settled = done.states
+        return lapsed
+
+    async def _settle(self, lapsed: Sequence[Ended], *, now: datetime) -> None:
+        verdicts = settling.decided(lapsed, now=now)
+        written = await self._witness(settling.write(self._database, verdicts, now=now, expired_by=now))
+        for verdict, error in written.refused:
+            verdicts += await self._set_apart(verdict, error, written.settled.states, now=now)
+        settled = written.settled.states
         for verdict in verdicts:
             state = settled.get(verdict.key.token)
             if state is not None:
                 log.warning("lease.reaped", run_id=str(verdict.key.run_id), state=state, attempt=verdict.charged)
         for pool in {ended.pool for ended in lapsed if ended.key.token in settled}:
             self._hints.publish(pool_topic(pool))
-        await let_in(self._database, self._clock, self._hints, done.awaited)
         buried = [verdict.key for verdict in verdicts if settled.get(verdict.key.token) is RunState.DEAD]
         await pause_failing(self._database, buried, now=now)
-        # What was renewed in between is no longer lapsed, and what is locked is not found: full batches make progress.
-        return len(lapsed) == REAP_BATCH
+        await let_in(self._database, self._clock, self._hints, written.settled.awaited)
+
+    async def _set_apart(
+        self, verdict: Verdict, error: Exception, settled: dict[UUID, RunState], *, now: datetime
+    ) -> list[Verdict]:
+        """Bury a run whose future cannot be written; where not even that can, hold its lease, with the reason on it."""
+        why = f"its end cannot be written: {error!r}"
+        burial = set_apart(verdict.key, verdict.outcome, verdict.error, why, now=now)
+        written = await settling.write(self._database, [burial], now=now, expired_by=now)
+        settled |= written.settled.states
+        if written.refused:
+            await claims.hold(self._database, verdict.key, reason=burial.reason or why, now=now, until=now + HOLD_TIME)
+            return []
+        return [burial]
 
     def _note_outage(self, now: datetime) -> None:
         if not self._failing or self._answered_at is None:
@@ -103,6 +142,6 @@ class Reaper:
             self._hold_back(self._resumed_at + timedelta(seconds=seconds) if self._was_late else self._clock.now())
         self._was_late = is_late
 
-    def _hold_back(self, since: datetime) -> None:
-        self._resumed_at = since
-        log.warning("reaper.holds_back", since=since.isoformat())
+    def _hold_back(self, since: datetime, **facts: object) -> None:
+        self._resumed_at = max(self._resumed_at, since)
+        log.warning("reaper.holds_back", since=since.isoformat(), **facts)

@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from rota.clock import Clock
+from rota.clock import MEASURE_INTERVAL, Clock, StepWatch
 from rota.domain import shard as domain
 from rota.services.owned import OwnedShards
 from rota.store import shards
@@ -34,12 +34,14 @@ class ShardKeeper:
         self._version = version
         self._tzdata = tzdata
         self._last_tick = last_tick
+        self._others = StepWatch(clock, patience=domain.SHARD_LEASE.total_seconds() + MEASURE_INTERVAL)
         self._epochs: dict[int, int] = {}
         self._is_new = True
 
     async def tick(self) -> bool:
         """Renew what is ours, give surplus up, take what is free and our share. Never more at once."""
         now = self._clock.now()
+        fair_now = self._others.fair_now()
         expires_at = now + domain.SHARD_LEASE
         await shards.beat(
             self._database,
@@ -55,13 +57,15 @@ class ShardKeeper:
             await shards.all_shards(self._database),
             me=self.scheduler_id,
             held=self._epochs.keys(),
-            schedulers=await shards.live_schedulers(self._database, now=now),
-            now=now,
+            schedulers=await shards.live_schedulers(self._database, now=fair_now),
+            now=fair_now,
         )
         surplus = {shard: self._epochs[shard] for shard in plan.release}
         released = await shards.release(self._database, self.scheduler_id, surplus, now=now)
         self._hold({s: epoch for s, epoch in self._epochs.items() if s not in released}, expires_at=expires_at)
-        taken = await shards.acquire(self._database, self.scheduler_id, plan.acquire, now=now, expires_at=expires_at)
+        taken = await shards.acquire(
+            self._database, self.scheduler_id, plan.acquire, now=fair_now, expires_at=expires_at
+        )
         self._hold(self._epochs | taken, expires_at=expires_at)
         if taken or released:
             log.info("shards.moved", scheduler=self.scheduler_id, taken=sorted(taken), released=sorted(released))

@@ -5,13 +5,15 @@ from typing import Final
 
 import structlog
 
-from rota.clock import Clock
+from rota.clock import Clock, StepWatch
 from rota.services.hints import Hints, pool_topic
 from rota.store import claims, partitions, runs, workers
 from rota.store.database import Database
 
 INTERVAL: Final = 1.0
 GATE_BATCH: Final = 1000
+ANNOUNCED_WITHIN: Final = 20.0
+"""Seconds in which every live worker has announced itself by a clock that has jumped ahead."""
 PARTITION_INTERVAL: Final = 3600.0
 FORGET_AFTER: Final = timedelta(hours=1)
 KEEP_CLAIMS: Final = timedelta(hours=1)
@@ -32,16 +34,17 @@ class Upkeep:
         self._database = database
         self._clock = clock
         self._hints = hints
+        self._others = StepWatch(clock, patience=ANNOUNCED_WITHIN)
         self._partitions_at = float("-inf")
         self._forgot_at = float("-inf")
         self._parked_upto = workers.FIRST_QUEUE
 
     async def tick(self) -> bool:
         """Open and shut handler gates; now and then forget old rows; once an hour look after partitions."""
-        now = self._clock.now()
-        opened = await workers.unpark_known(self._database, now=now, limit=GATE_BATCH)
+        fair_now = self._others.fair_now()
+        opened = await workers.unpark_known(self._database, now=fair_now, limit=GATE_BATCH)
         parked, self._parked_upto = await workers.park_unknown(
-            self._database, now=now, limit=GATE_BATCH, after=self._parked_upto
+            self._database, now=fair_now, limit=GATE_BATCH, after=self._parked_upto
         )
         for pool in set(opened):
             self._hints.publish(pool_topic(pool))

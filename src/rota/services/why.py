@@ -80,7 +80,7 @@ class Why:
         if (lease := look.lease) is not None:
             return reasons.running(
                 look.run_id, worker_id=lease.worker_id, since=lease.claimed_at, until=lease.expires_at,
-                cancel_requested_at=lease.cancel_requested_at,
+                cancel_requested_at=lease.cancel_requested_at, set_apart=lease.set_apart,
             )  # fmt: skip
         waiting, now = look.waiting, self._clock.now()
         if waiting is None or look.rank is None:

@@ -212,6 +212,15 @@ async def expired(
     return [_ended(row, Outcome.LOST, error, None) for row in rows]
 
 
+async def hold(database: Database, key: LeaseKey, *, reason: str, now: datetime, until: datetime) -> bool:
+    """Leave a lapsed lease alone until an instant, with the reason on it; False when it is not there, or not lapsed."""
+    rows = await database.fetch(
+        sql.hold_lease, lane=Lane.URGENT, shard=key.shard, job_uid=key.job_uid, scheduled_for=key.scheduled_for,
+        token=key.token, reason=reason, now=now, until=until,
+    )  # fmt: skip
+    return bool(rows)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """How attempts were ended: token -> state of the run, and which limits that others wait for are freer now.

@@ -82,6 +82,11 @@ async def overdue(database: Database, *, now: datetime) -> dict[str, Any]:
     return await _one(database, sql.overdue, now=now)
 
 
+async def set_apart(database: Database, *, limit: int) -> list[dict[str, Any]]:
+    """Return runs whose end could not be decided or written: dead letters, and leases that are held."""
+    return await _many(database, sql.set_apart_runs, limit=limit)
+
+
 async def quarantined(database: Database, *, limit: int) -> list[dict[str, Any]]:
     """Return jobs whose schedule cannot be computed."""
     return await _many(database, sql.quarantined_jobs, limit=limit)

@@ -147,6 +147,12 @@ async def _with_schedules(tx: Connection, rows: Sequence[Any]) -> list[StoredJob
     return [_stored(row, schedules.get(row["job_uid"], _NO_SCHEDULE)) for row in rows]
 
 
+async def lock_if_free(tx: Connection, uid: int) -> StoredJob | None:
+    """Return a job, a deleted one too, locked with its schedule; None where somebody else has it, or there is none."""
+    rows = await tx.fetch(sql.lock_if_free, shard=shard_of(uid), job_uid=uid)
+    return _stored(rows[0], rows[0]) if rows else None
+
+
 _NO_SCHEDULE: Final[dict[str, Any]] = {"next_run_at": None, "next_slot": None, "since": None}
 
 

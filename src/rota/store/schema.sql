@@ -590,6 +590,7 @@ CREATE TABLE rota.lease (
     permit_keys text[],
     permit_slots integer[],
     available_at timestamp with time zone,
+    set_apart text,
     CONSTRAINT lease_attempt_check CHECK ((attempt >= 1)),
     CONSTRAINT lease_losses_check CHECK ((losses >= 0)),
     CONSTRAINT lease_permits_check CHECK ((cardinality(permit_keys) = cardinality(permit_slots)))
@@ -603,6 +604,8 @@ COMMENT ON COLUMN rota.lease.cancel_requested_at IS 'Somebody wants the run to e
 COMMENT ON COLUMN rota.lease.permit_keys IS 'The permits that it holds, with permit_slots; they go with it.';
 
 COMMENT ON COLUMN rota.lease.available_at IS 'From when on the run had waited when it was claimed; NULL: not known.';
+
+COMMENT ON COLUMN rota.lease.set_apart IS 'Why its end could not be written when it lapsed; its expiry tells when that is tried again.';
 
 CREATE TABLE rota.pending (
     shard smallint NOT NULL,
@@ -688,7 +691,7 @@ CREATE VIEW rota.job_run AS
     l.progress,
     l.progress_note,
     r.finished_at,
-    r.reason,
+    COALESCE(r.reason, l.set_apart) AS reason,
     COALESCE(r.payload, j.payload) AS payload,
     r.result
    FROM (((rota.run r
@@ -704,6 +707,14 @@ CREATE TABLE rota.migration (
     checksum text NOT NULL,
     applied_at timestamp with time zone NOT NULL
 );
+
+CREATE TABLE rota.pause_wanted (
+    shard smallint NOT NULL,
+    job_uid bigint NOT NULL,
+    noted_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE rota.pause_wanted IS 'Jobs that are to be paused for their dead letters as soon as nobody has them locked.';
 
 CREATE TABLE rota.permit (
     limit_key text NOT NULL,
@@ -895,8 +906,27 @@ ALTER TABLE ONLY rota.dead
 ALTER TABLE ONLY rota.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (tenant_id, key);
 
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_lease_ms_limit CHECK ((lease_ms <= 3600000)) NOT VALID;
+
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_max_attempts_limit CHECK ((max_attempts <= 1000)) NOT VALID;
+
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_max_losses_limit CHECK ((max_losses <= 1000)) NOT VALID;
+
 ALTER TABLE ONLY rota.job
     ADD CONSTRAINT job_pkey PRIMARY KEY (shard, job_uid);
+
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_retry_check CHECK (
+CASE jsonb_typeof((retry -> 'factor'::text))
+    WHEN 'number'::text THEN ((((retry ->> 'factor'::text))::numeric >= (1)::numeric) AND (((retry ->> 'factor'::text))::numeric <= (100)::numeric))
+    ELSE ((retry -> 'factor'::text) IS NULL)
+END) NOT VALID;
+
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_timeout_ms_limit CHECK ((timeout_ms <= 604800000)) NOT VALID;
 
 ALTER TABLE ONLY rota.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (shard, job_uid, scheduled_for);
@@ -906,6 +936,9 @@ ALTER TABLE ONLY rota.limits
 
 ALTER TABLE ONLY rota.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (version);
+
+ALTER TABLE ONLY rota.pause_wanted
+    ADD CONSTRAINT pause_wanted_pkey PRIMARY KEY (shard, job_uid);
 
 ALTER TABLE ONLY rota.pending
     ADD CONSTRAINT pending_pkey PRIMARY KEY (shard, job_uid, scheduled_for);

@@ -19,6 +19,7 @@ class Lease:
     claimed_at: datetime
     expires_at: datetime
     cancel_requested_at: datetime | None
+    set_apart: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -361,6 +361,15 @@ SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses,
   LEFT JOIN rota.job j ON j.shard = l.shard AND j.job_uid = l.job_uid
  LIMIT $limit;
 
+-- name: hold_lease
+-- Leave a lapsed lease alone for a while whose end cannot be written, so that it does not come first in every batch.
+UPDATE rota.lease SET set_apart = $reason, expires_at = $until
+ WHERE ctid = ANY (ARRAY (
+       SELECT l.ctid FROM rota.lease l
+        WHERE l.shard = $shard AND l.job_uid = $job_uid AND l.scheduled_for = $scheduled_for AND l.token = $token
+          AND l.expires_at <= $now FOR NO KEY UPDATE SKIP LOCKED))
+RETURNING token;
+
 -- name: settle_attempts
 -- End attempts, whichever way: the one statement by which a lease goes. Per token: record the attempt, then finish
 -- the run, let it wait again, or bury it. A token that is not in the answer was not ours, or moved, or is locked.

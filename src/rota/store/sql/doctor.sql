@@ -59,6 +59,18 @@ SELECT count(*) AS due, min(next_run_at) AS oldest FROM rota.schedule WHERE next
 SELECT tenant_id, job_id, quarantined FROM rota.job WHERE quarantined IS NOT NULL AND deleted_at IS NULL
  ORDER BY tenant_id, job_id LIMIT $limit;
 
+-- name: set_apart_runs
+-- Runs whose end could not be decided or written as it was told: buried with that reason, or leased until the next try.
+SELECT rota.run_id(a.job_uid, a.scheduled_for) AS run_id, j.job_id, a.reason
+  FROM (SELECT l.shard, l.job_uid, l.scheduled_for, l.set_apart AS reason FROM rota.lease l WHERE l.set_apart IS NOT NULL
+        UNION ALL
+        SELECT d.shard, d.job_uid, d.scheduled_for, r.reason
+          FROM rota.dead d
+          JOIN rota.run r ON r.shard = d.shard AND r.job_uid = d.job_uid AND r.scheduled_for = d.scheduled_for
+         WHERE r.reason LIKE 'set apart: %') a
+  LEFT JOIN rota.job j ON j.shard = a.shard AND j.job_uid = a.job_uid
+ LIMIT $limit;
+
 -- name: waiting_by_gate
 SELECT pool, gate, handler, count(*) AS runs, min(available_at) AS oldest FROM rota.pending
  GROUP BY pool, gate, handler ORDER BY pool, gate, count(*) DESC LIMIT $limit;

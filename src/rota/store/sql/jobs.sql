@@ -272,6 +272,39 @@ UPDATE rota.schedule SET since = $now, next_slot = $next_slot::timestamptz,
  WHERE shard = $shard AND job_uid = $job_uid AND version = $version AND next_slot = $was
 RETURNING next_slot;
 
+-- name: lock_if_free
+-- A job and where its schedule stands, both locked; nothing where somebody else has either, such as a transaction that
+-- has triggered a run of it: nobody waits for that.
+WITH own AS MATERIALIZED (
+  SELECT * FROM rota.job WHERE shard = $shard AND job_uid = $job_uid FOR UPDATE SKIP LOCKED),
+due AS MATERIALIZED (
+  SELECT next_run_at, next_slot, since FROM rota.schedule
+   WHERE shard = $shard AND job_uid = $job_uid FOR UPDATE SKIP LOCKED)
+SELECT own.*, due.next_run_at, due.next_slot, due.since
+  FROM own LEFT JOIN due ON true
+ WHERE EXISTS (SELECT FROM due)
+    OR NOT EXISTS (SELECT FROM rota.schedule s WHERE s.shard = $shard AND s.job_uid = $job_uid);
+
+-- name: want_pause
+-- Note jobs that are to be paused, and that somebody has locked; what is noted already moves behind the others.
+INSERT INTO rota.pause_wanted AS w (shard, job_uid, noted_at)
+SELECT * FROM unnest($shards::smallint[], $job_uids::bigint[]) k (shard, job_uid), (VALUES ($now::timestamptz)) n (at)
+ ORDER BY 1, 2
+ON CONFLICT (shard, job_uid) DO UPDATE SET noted_at = excluded.noted_at
+RETURNING job_uid;
+
+-- name: pauses_wanted
+-- Jobs of these shards that are to be paused, those that have waited longest first.
+SELECT job_uid, noted_at FROM rota.pause_wanted WHERE shard = ANY ($shards::smallint[])
+ ORDER BY noted_at LIMIT $limit;
+
+-- name: forget_pauses
+-- These are paused, or need not be. What somebody has noted anew since stays.
+DELETE FROM rota.pause_wanted w
+ USING unnest($shards::smallint[], $job_uids::bigint[], $noted_ats::timestamptz[]) k (shard, job_uid, noted_at)
+ WHERE w.shard = k.shard AND w.job_uid = k.job_uid AND w.noted_at = k.noted_at
+RETURNING w.job_uid;
+
 -- name: dead_streaks
 -- Which of these jobs are to be paused: their latest $pause_after finished runs are all dead. Counted are runs that
 -- finished after the job's last resume, among those of its latest $window slots; cancelled ones say nothing.

@@ -6,7 +6,7 @@ SELECT r.outcome, r.finished_at, j.job_id,
            SELECT left(split_part(a.error, E'\n', 1), 200) FROM rota.attempt a
             WHERE a.shard = $shard AND a.job_uid = $job_uid AND a.scheduled_for = $scheduled_for
             ORDER BY a.ended_at DESC LIMIT 1) END) AS reason,
-       l.worker_id, l.claimed_at, l.expires_at, l.cancel_requested_at,
+       l.worker_id, l.claimed_at, l.expires_at, l.cancel_requested_at, l.set_apart,
        p.gate, p.available_at, p.deadline_at, p.limit_key, p.pool, p.handler, p.attempt, p.losses, p.rank,
        coalesce(j.max_attempts, 1) AS max_attempts, coalesce(j.max_losses, 1) AS max_losses,
        coalesce(j.jitter_ms, 0) AS jitter_ms,
