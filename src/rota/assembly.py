@@ -15,6 +15,7 @@ from rota.domain.addresses import Allowed
 from rota.domain.zones import tzdata_version
 from rota.errors import DatabaseUnavailable
 from rota.services.access import Access
+from rota.services.bulk import Bulk
 from rota.services.completion import Completion
 from rota.services.definitions import Definitions
 from rota.services.dispatch import Dispatch
@@ -160,6 +161,7 @@ class Rota:
     hints: Hints
     definitions: Definitions
     on_demand: OnDemand
+    bulk: Bulk
     history: History
     dispatch: Dispatch
     completion: Completion
@@ -199,14 +201,17 @@ def assemble(
 ) -> Rota:
     """Put the services together around a database and a clock."""
     hints = Hints(database, clock)
+    definitions = Definitions(database, clock, hints, targets=Allowed.parse(settings.http_allow or ""))
+    on_demand = OnDemand(database, clock, hints)
     return Rota(
         settings=settings,
         dsn=dsn,
         database=database,
         clock=clock,
         hints=hints,
-        definitions=Definitions(database, clock, hints, targets=Allowed.parse(settings.http_allow or "")),
-        on_demand=OnDemand(database, clock, hints),
+        definitions=definitions,
+        on_demand=on_demand,
+        bulk=Bulk(database, clock, hints, definitions=definitions, on_demand=on_demand),
         history=History(database, clock),
         dispatch=Dispatch(database, clock),
         completion=Completion(database, clock, hints),

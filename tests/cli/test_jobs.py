@@ -250,3 +250,44 @@ def test_a_change_that_cannot_be_is_refused(rota: Cli, words: tuple[str, ...], c
     said = rota("job", "set", "j", *words)
     assert (said.code, text in said.err) == (code, True), said
     assert rota.json("job", "show", "j")["version"] == 1
+
+
+def test_many_jobs_are_named_by_a_filter_and_asked_for(rota: Cli) -> None:
+    for name in ("b/1", "b/2"):
+        rota.json("job", "put", name, "--every", "1h", "--label", "team=billing")
+    rota.json("job", "put", "other", "--every", "1h")
+    said = rota("job", "pause", "--label", "team=billing")
+    assert (said.code, "Pause 2 jobs?" in said.err, "--yes" in said.err) == (2, True, True)
+    done = rota.json("job", "pause", "--label", "team=billing", "--reason", "incident", "--yes")
+    assert done == {"matched": 2, "done": 2, "left": []}
+    assert rota.json("job", "resume", "--prefix", "b/", "--reason", "incident", "--yes")["done"] == 2
+    assert rota.json("job", "run", "--prefix", "b/", "--yes")["done"] == 2
+    assert rota.json("run", "cancel", "--all", "--label", "team=billing", "--yes") == {
+        "cancelled": 2, "asked": 0, "more": False,
+    }  # fmt: skip
+    assert rota.json("job", "delete", "--all", "--yes")["done"] == 3
+    for words in (("job", "pause"), ("job", "pause", "j", "--prefix", "j"), ("run", "cancel", "--label", "team=x")):
+        assert rota(*words).code == 2
+
+
+def test_a_run_that_is_waited_for_says_by_the_exit_code_what_became_of_it(rota: Cli) -> None:
+    rota.json("job", "put", "j", "--handler", "h")
+    said = rota("job", "run", "j", "--wait", "--timeout", "1ms", "--json")
+    assert (said.code, said.document["state"]) == (124, "pending")
+    rota.json("run", "cancel", said.document["run_id"])
+    words = ("job", "run", "j", "--at", said.document["scheduled_for"], "--wait")
+    assert rota(*words).code == 4, "the slot is taken"
+    dead = rota.bury("d", error="boom")
+    rota.json("job", "run", "d", "--idempotency-key", "k")
+    assert rota("run", "list", "--state", "failed").err.count("dead") == 1
+    assert [run["run_id"] for run in rota.json("run", "list", "--failed")["runs"]] == [str(dead)]
+
+
+def test_an_import_is_undone_by_its_name(rota: Cli, tmp_path: Path) -> None:
+    table = tmp_path / "crontab"
+    table.write_text("0 2 * * * /bin/true\n5 2 * * * /bin/false\n")
+    rota.json("job", "put", "mine", "--every", "1h")
+    source = rota.json("import", "crontab", str(table), "--user")["source"]
+    assert rota.json("import", "undo", source, "--yes")["done"] == 2
+    assert ids(rota.json("job", "list")) == ["mine"]
+    assert rota("import", "undo", "app", "--yes").code == 2

@@ -36,6 +36,7 @@ from rota.errors import (
 from rota.testing import RotaKit
 from rota.wire.access import Scope
 from rota.wire.control import Control
+from rota.wire.jobs import JobFilterQuestion
 from rota.wire.runs import RunFilterQuestion
 from tests.client.served import lossy, served
 
@@ -172,6 +173,38 @@ async def test_code_declares_jobs_and_an_operators_change_stays(controls: Contro
     await refused(Forbidden, controls.reader.declare_jobs([nightly], source="app"))
     await refused(InvalidInput, control.declare_jobs([nightly], source=""), field="source")
     await refused(InvalidInput, control.list_jobs(owner="me"), field="owner")
+
+
+async def test_many_jobs_and_runs_are_counted_first_and_then_changed(controls: Controls) -> None:
+    control = controls.master
+    jobs = [Job(job_id=f"b/{n}", handler="h", labels={"team": "billing"}) for n in range(3)]
+    await control.put_jobs([*jobs, Job(job_id="other", handler="h")])
+    await controls.stranger.put_job(Job(job_id="b/0", handler="h", tenant_id="acme", labels={"team": "billing"}))
+    billing = JobFilterQuestion(label="team=billing")
+    assert (await control.pause_jobs(billing, dry_run=True)).matched == 3
+    first = await control.pause_jobs(billing, reason="incident", limit=2)
+    assert (first.done, first.more) == (2, True)
+    assert (await control.pause_jobs(billing, reason="incident", limit=2, cursor=first.next_cursor)).done == 1
+    assert [job.state for job in (await control.list_jobs()).jobs] == ["paused", "paused", "paused", "active"]
+    assert (await controls.stranger.get_job("b/0")).state == "active"
+    assert (await control.resume_jobs(billing, pause_reason="another")).done == 0
+    assert (await control.resume_jobs(billing, pause_reason="incident")).done == 3
+    assert (await control.trigger_jobs(billing)).done == 3
+    await controls.stranger.trigger("b/0")
+    waiting = RunFilterQuestion(label="team=billing")
+    assert (await control.cancel_runs(waiting, dry_run=True)).matched == 3
+    done = await control.cancel_runs(waiting)
+    assert (done.cancelled, done.asked, done.more) == (3, 0, False)
+    assert [run.state for run in (await controls.stranger.list_runs()).runs] == ["pending"]
+    assert (await control.delete_jobs(JobFilterQuestion(prefix="b/"))).done == 3
+    assert [job.job_id for job in (await control.list_jobs()).jobs] == ["other"]
+    await refused(InvalidInput, control.delete_jobs(JobFilterQuestion()), field="filter")
+    await refused(InvalidInput, control.cancel_runs(RunFilterQuestion()), field="filter")
+    await refused(InvalidInput, control.cancel_runs(RunFilterQuestion(state="dead")), field="state")
+    await refused(InvalidCursor, control.delete_jobs(billing, cursor=first.next_cursor), field="cursor")
+    assert (await control.delete_jobs(JobFilterQuestion(), everything=True)).done == 1
+    for call in (controls.reader.pause_jobs(billing), controls.reader.cancel_runs(waiting)):
+        await refused(Forbidden, call)
 
 
 @pytest.mark.parametrize("job_id", ["a/b", ".", "..", "null", "ä ö", "a%2Fb", "ẞ" * 200, "?a=b#c", "a:b", "\\", "-"])

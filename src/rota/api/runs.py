@@ -76,6 +76,7 @@ async def list_runs(
     since: AwareDatetime | None = None,
     until: AwareDatetime | None = None,
     error: Text = "",
+    failed: bool = False,
     tenant: Text = "",
     limit: Limit = 50,
     cursor: Text | None = None,
@@ -85,7 +86,14 @@ async def list_runs(
     `tenant` is for an operator, as the header Rota-Tenant is.
     """
     where = RunFilterQuestion(
-        job_id=job_id, state=state, handler=handler, label=label, since=since, until=until, error=error
+        job_id=job_id,
+        state=state,
+        handler=handler,
+        label=label,
+        since=since,
+        until=until,
+        error=error,
+        failed=failed,
     )
     return answer(await call.about(tenant).list_runs(where, limit=limit, cursor=cursor))
 

@@ -16,6 +16,9 @@ Until = Annotated[str | None, typer.Option(help="Those made before this instant.
 ErrorText = Annotated[
     str, typer.Option("--error", help="Those with this text in their last error.", show_default=False)
 ]
+Failed = Annotated[
+    bool, typer.Option("--failed", help="Those of which an attempt failed, timed out, gave up or was lost.")
+]
 Cursor = Annotated[
     str | None, typer.Option(help="Go on where a page ended: its next_cursor, same filter.", show_default=False)
 ]
@@ -23,14 +26,14 @@ Cursor = Annotated[
 
 def filter_of(
     *, job: str = "", state: str = "", handler: str = "", label: str = "", since: str | None = None,
-    until: str | None = None, error: str = "",
+    until: str | None = None, error: str = "", failed: bool = False,
 ) -> "RunFilterQuestion":  # fmt: skip
     """Return the filter that options give. Raises InvalidInput naming an instant that is none."""
     from rota.wire.runs import RunFilterQuestion
 
     return RunFilterQuestion(
         job_id=job, state=state, handler=handler, label=label, since=instant_of(since, field="since"),
-        until=instant_of(until, field="until"), error=error,
+        until=instant_of(until, field="until"), error=error, failed=failed,
     )  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
 
 import typer
 
 from rota.cli.boundary import NO
 from rota.cli.definitions import read_bytes
+from rota.cli.job_steering import delete_many
 from rota.cli.options import Call, command
 from rota.cli.output import Table, counted
 from rota.cli.views import change_word
@@ -39,9 +41,8 @@ class Found:
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Take jobs over from other schedulers.", no_args_is_help=True)
-    # With two commands or a callback Typer keeps the word `crontab`; alone it would fold the group into it.
-    group.callback()(lambda: None)
     command(group, "crontab")(crontab)
+    command(group, "undo", over_http=True)(undo)
     app.add_typer(group, name="import", rich_help_panel="Jobs")
 
 
@@ -68,10 +69,29 @@ async def crontab(
         document = {"jobs": [entry.to_json() for entry in found.imported.values()], **found.notes()}
         _answer(call, found, document, f"{counted(len(found.imported), 'job')} would be imported", _preview(found))
     else:
+        source = f"import-{call.clock.now():%Y%m%dT%H%M%S}-{uuid4().hex[:6]}"
         async with call.opened() as rota:
-            results, paused = await _put(rota, found)
-        _answer(call, found, *_done(found, results, paused))
+            results, paused = await _put(rota, found, source)
+        document, text, table = _done(found, results, paused)
+        if any(result.created for result in results):
+            document["source"] = source
+            text += f"\n`rota import undo {source}` deletes the jobs that were created"
+        _answer(call, found, document, text, table)
     return NO if found.refused else None
+
+
+async def undo(
+    call: Call,
+    source: Annotated[str, typer.Argument(help="The import, as it named itself.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int | None:
+    """Delete the jobs that an import created, and cancel their waiting runs; what it found there stays."""
+    from rota.wire.jobs import JobFilterQuestion
+
+    if not source.startswith("import-"):
+        raise InvalidInput("source", f"{source!r} is no import", hint="`rota job show` tells a job's source")
+    async with call.control() as control:
+        return await delete_many(call, control, JobFilterQuestion(owner="operator", source=source), yes=yes)
 
 
 def _read(call: Call, files: Sequence[str], *, tz: str, system: bool | None, pool: str | None) -> Found:
@@ -110,11 +130,11 @@ def _edited(entry: "ImportedJob", changes: dict[str, str]) -> "ImportedJob":
     return replace(entry, job=entry.job.edited(**changes)) if changes else entry
 
 
-async def _put(rota: "Rota", found: Found) -> "tuple[list[PutResult], list[str]]":
+async def _put(rota: "Rota", found: Found, source: str) -> "tuple[list[PutResult], list[str]]":
     """Put the jobs; returns the results and the ids of those paused: new ones that were suspended where they were."""
     entries = found.imported.values()
     suspended = {entry.job.job_id: f"suspended in {entry.file}, line {entry.line}" for entry in entries if entry.paused}
-    results = await rota.definitions.put([entry.job for entry in entries], pause_new=suspended)
+    results = await rota.definitions.put([entry.job for entry in entries], pause_new=suspended, source=source)
     return results, [result.job_id for result in results if result.created and result.job_id in suspended]
 
 

@@ -1,16 +1,16 @@
 """`rota job`: define jobs, look at them, and steer them."""
 
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Final
 
 import typer
 
 from rota.cli.filters import Cursor, more_line
 from rota.cli.job_edits import JobId, put, reset, set_
+from rota.cli.job_steering import delete, pause, resume, run
 from rota.cli.next import slots_table
-from rota.cli.options import Call, command, instant_of, object_of
-from rota.cli.output import Table, instant
+from rota.cli.options import Call, command
+from rota.cli.output import Table
 from rota.cli.views import jobs_table, runs_table, schedule_words, skipped_table, values_of, why_parts
-from rota.errors import InvalidInput
 
 SHOWN: Final = 5
 """Runs, and ranges of the slot ledger, that `job show` lists."""
@@ -78,71 +78,6 @@ async def show(call: Call, job_id: JobId) -> None:
     document["runs"] = [values_of(run) for run in runs]
     document["skipped"] = [values_of(part) for part in skipped]
     call.out.answer(document, *parts)
-
-
-async def pause(
-    call: Call,
-    job_id: JobId,
-    reason: Annotated[str, typer.Option(help="Why, for whoever looks next.")] = "",
-    resume_at: Annotated[
-        str | None, typer.Option(help="When it runs again by itself, such as 2026-01-01T00:00:00Z.")
-    ] = None,
-) -> None:
-    """Make no more runs until the job is resumed; runs that wait or run go on."""
-    until = instant_of(resume_at, field="resume_at")
-    async with call.control() as control:
-        stored = await control.pause_job(job_id, reason=reason, resume_at=until)
-    end = "`rota job resume` lets it run again" if until is None else f"it runs again at {instant(until)}"
-    call.out.answer(values_of(stored), f"job {job_id!r} is paused: {end}")
-
-
-async def resume(
-    call: Call,
-    job_id: JobId,
-    missed: Annotated[
-        str,
-        typer.Option(
-            help="What was missed: policy leaves it to the misfire policy, drop forgets it, once makes one run of it,"
-            " catch_up makes them all, within the job's bound."
-        ),
-    ] = "policy",
-) -> None:
-    """Let a paused job run again."""
-    from rota.wire.jobs import Missed
-
-    choices = get_args(Missed)
-    if missed not in choices:
-        raise InvalidInput("missed", f"{missed!r} is not a choice", hint=f"use one of {', '.join(choices)}")
-    async with call.control() as control:
-        stored = await control.resume_job(job_id, missed=cast(Any, missed))
-    call.out.answer(values_of(stored), f"job {job_id!r} is {stored.state}", jobs_table([stored]))
-
-
-async def delete(call: Call, job_id: JobId) -> None:
-    """Delete a job and cancel its waiting runs; what runs ends by itself."""
-    async with call.control() as control:
-        deleted = await control.delete_job(job_id)
-    call.out.answer(values_of(deleted), f"job {job_id!r} is deleted; waiting runs cancelled: {deleted.cancelled}")
-
-
-async def run(
-    call: Call,
-    job_id: JobId,
-    at: Annotated[str | None, typer.Option(help="The run's slot. (default: now)")] = None,
-    payload: Annotated[
-        str | None, typer.Option(help="A JSON object for this run alone. (default: the job's own)")
-    ] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Run again with the same key, it answers with the run that it made.")
-    ] = None,
-) -> None:
-    """Make one run of a job, now or at a slot; a paused job too."""
-    slot, content = instant_of(at, field="at"), object_of(payload, field="payload")
-    async with call.control() as control:
-        made = await control.trigger(job_id, scheduled_for=slot, payload=content, idempotency_key=idempotency_key)
-    where = "is in the queue" if made.created else "was made before"
-    document = {**values_of(made), "created": made.created}
-    call.out.answer(document, f"run {made.run_id} {where}: `rota run show {made.run_id}`")
 
 
 async def next_(

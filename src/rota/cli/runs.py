@@ -1,17 +1,25 @@
 """`rota run`: what happened, run by run."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
 
 import typer
 
-from rota.cli.filters import Cursor, ErrorText, Handler, Label, Since, Until, filter_of, more_line
+from rota.cli.filters import Cursor, ErrorText, Failed, Handler, Label, Since, Until, filter_of, more_line
+from rota.cli.job_steering import confirm
 from rota.cli.options import Call, command, duration_of
-from rota.cli.output import Table
+from rota.cli.output import Table, counted
 from rota.cli.views import attempts_table, runs_table, values_of, why_parts
 from rota.domain.instants import format_instant
 from rota.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rota.wire.control import Control
+    from rota.wire.runs import RunFilterQuestion
+
+CANCEL_CALLS: Final = 1000
+"""The most calls of one cancel: runs that somebody makes meanwhile must not keep it going for ever."""
 
 RunId = Annotated[str, typer.Argument(help="The run's id.", show_default=False)]
 
@@ -48,6 +56,7 @@ async def list_(
     since: Since = None,
     until: Until = None,
     error: ErrorText = "",
+    failed: Failed = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most runs.")] = 50,
     cursor: Cursor = None,
 ) -> None:
@@ -58,7 +67,9 @@ async def list_(
             # A time that ends now begins at another instant with every page.
             raise InvalidInput("within", "goes with neither --since nor --cursor", hint="give --since alone")
         since = _ago(call, time)
-    where = filter_of(job=job, state=state, handler=handler, label=label, since=since, until=until, error=error)
+    where = filter_of(
+        job=job, state=state, handler=handler, label=label, since=since, until=until, error=error, failed=failed
+    )
     async with call.control() as control:
         page = await control.list_runs(where, limit=limit, cursor=cursor)
     more = [f"{line} --since {since}" if time is not None else line for line in more_line(page.next_cursor)]
@@ -100,15 +111,54 @@ async def priority(
     call.out.answer(values_of(run), f"run {run_key} waits with priority {run.priority}")
 
 
-async def cancel(call: Call, run_id: RunId) -> None:
-    """Cancel a run that waits; the worker of one that runs is told to stop it."""
-    run_key = run_id_of(run_id)
+async def cancel(
+    call: Call,
+    run_id: Annotated[str | None, typer.Argument(help="The run's id.", show_default=False)] = None,
+    cancel_all: Annotated[bool, typer.Option("--all", help="All that wait or run now.")] = False,
+    job: Annotated[str, typer.Option(help="Those of this job.", show_default=False)] = "",
+    state: Annotated[str, typer.Option(help="blocked, pending or running.", show_default=False)] = "",
+    handler: Handler = "",
+    label: Label = "",
+    since: Since = None,
+    until: Until = None,
+    error: ErrorText = "",
+    failed: Failed = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Cancel a run that waits, and tell the worker of one that runs; or all that wait or run, with a filter."""
+    where = filter_of(
+        job=job, state=state, handler=handler, label=label, since=since, until=until, error=error, failed=failed
+    )
+    if cancel_all == (run_id is not None):
+        raise InvalidInput("run_id", "give an id or --all, one of both", hint="`rota run list` shows the ids")
+    if not cancel_all and where != filter_of():
+        raise InvalidInput("all", "is missing: the other options choose among all", hint="say --all, or leave them out")
     async with call.control() as control:
+        if run_id is None:
+            await _cancel_all(call, control, where, ask=not yes)
+            return
+        run_key = run_id_of(run_id)
         done = await control.cancel_run(run_key)
     text = f"run {run_key} is {done.state}"
     if done.cancel_requested:
         text = f"run {run_key} is {done.state}: its worker is told to stop it"
     call.out.answer(values_of(done), text)
+
+
+async def _cancel_all(call: Call, control: "Control", where: "RunFilterQuestion", *, ask: bool) -> None:
+    """Count, ask, then cancel until nothing is left of what there was at the beginning."""
+    if ask:
+        count = await control.cancel_runs(where, everything=True, dry_run=True)
+        if count.matched:
+            confirm(f"Cancel {'more than ' if count.more else ''}{counted(count.matched, 'run')}?")
+    cancelled = asked = 0
+    for _ in range(CANCEL_CALLS):
+        done = await control.cancel_runs(where, everything=True)
+        cancelled, asked = cancelled + done.cancelled, asked + done.asked
+        if not done.more:
+            break
+    text = f"{counted(cancelled, 'run')} cancelled, the workers of {asked} told"
+    call.out.answer({"cancelled": cancelled, "asked": asked, "more": done.more}, text)
 
 
 def _ago(call: Call, time: timedelta) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from rota.client.address import segment
+from rota.client.bulk import BulkCalls
 from rota.client.caller import asked, guarded, json_of
 from rota.client.flow import FlowCalls
 from rota.client.work import WorkerCalls
@@ -61,7 +62,7 @@ CREATED: Final = 201
 """The status of a trigger that made its run; 200: an earlier one with the same key did."""
 
 
-class Client(FlowCalls, WorkerCalls):
+class Client(FlowCalls, BulkCalls, WorkerCalls):
     """Speaks `rota.wire.control.Control` over HTTP.
 
         async with rota.Client("https://rota.example.com", token) as client:
@@ -245,6 +246,7 @@ class Client(FlowCalls, WorkerCalls):
         """
         asked_for = where or RunFilterQuestion()
         query = {name: getattr(asked_for, name) for name in RunFilterQuestion.model_fields}
+        query["failed"] = asked_for.failed or None
         return await self._call(
             "GET", "/v1/runs", query={**query, "limit": limit, "cursor": cursor}, answer=RunPage
         )  # fmt: skip

@@ -161,6 +161,12 @@ class SyncClient:
     why_run = blocking(Client.why_run)
     why_job = blocking(Client.why_job)
 
+    pause_jobs = blocking(Client.pause_jobs)
+    resume_jobs = blocking(Client.resume_jobs)
+    delete_jobs = blocking(Client.delete_jobs)
+    trigger_jobs = blocking(Client.trigger_jobs)
+    cancel_runs = blocking(Client.cancel_runs)
+
     workers = blocking(Client.workers)
     drain_worker = blocking(Client.drain_worker)
     shards = blocking(Client.shards)

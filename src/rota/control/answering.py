@@ -6,6 +6,7 @@ from rota.clock import Clock
 from rota.control.principal import Principal
 from rota.errors import InvalidInput
 from rota.services.access import Access
+from rota.services.bulk import Bulk
 from rota.services.definitions import Definitions
 from rota.services.fleet import Fleet
 from rota.services.history import History
@@ -23,6 +24,8 @@ class Parts(Protocol):
     def definitions(self) -> Definitions: ...
     @property
     def on_demand(self) -> OnDemand: ...
+    @property
+    def bulk(self) -> Bulk: ...
     @property
     def history(self) -> History: ...
     @property

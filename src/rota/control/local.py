@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from rota.control.bulk import BulkControl
 from rota.control.cursors import Cursors
 from rota.control.documents import document, documents, extended, job_document
 from rota.control.flow import FlowControl
@@ -55,7 +56,7 @@ from rota.wire.why import WhyDocument
 from rota.wire.work import ShardDocument, ShardList, StatsAnswer, WorkerDocument, WorkerList
 
 
-class LocalControl(FlowControl):
+class LocalControl(FlowControl, BulkControl):
     """`wire.control.Control` for one principal: his tenant's rows, within his scopes, under his name."""
 
     # define

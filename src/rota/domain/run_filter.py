@@ -12,6 +12,12 @@ from rota.errors import InvalidInput
 ERROR_PART_LIMIT: Final = 1000
 """The most characters of an error's part that is looked for."""
 
+_MEANT: Final = {
+    "failed": "a run that failed for good is dead; one that failed and is tried again has the filter `failed`",
+    "success": "use succeeded", "completed": "use succeeded", "queued": "use pending", "canceled": "use cancelled",
+}  # fmt: skip
+"""Words of others for states."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
@@ -19,7 +25,7 @@ class RunFilter:
 
     `since` (inclusive) and `until` (exclusive) hold a run's `created_at`, or a dead letter's `died_at` when `state` is
     "dead". `label` is `name` or `name=value` of the run's job. `error` is a part of the last attempt's error, in any
-    case.
+    case. `failed` leaves runs of which an attempt has failed, timed out, given up or been lost.
     """
 
     job_id: str = ""
@@ -29,13 +35,15 @@ class RunFilter:
     since: datetime | None = None
     until: datetime | None = None
     error: str = ""
+    failed: bool = False
 
     def __post_init__(self) -> None:
         check_text("job_id", self.job_id, limit=NAME_LIMIT)
         check_text("handler", self.handler, limit=URL_LIMIT)
         check_text("error", self.error, limit=ERROR_PART_LIMIT)
         if self.state and self.state not in set(RunState):
-            raise InvalidInput("state", f"{self.state!r} is not a state", hint=f"use one of {', '.join(RunState)}")
+            hint = _MEANT.get(self.state, f"use one of {', '.join(RunState)}")
+            raise InvalidInput("state", f"{self.state!r} is not a state", hint=hint)
         if self.label:
             check_text("label", self.label, limit=2 * NAME_LIMIT + 1)
             check_name("label", self.label_name)

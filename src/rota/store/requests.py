@@ -187,6 +187,7 @@ def filter_columns(where: RunFilter) -> dict[str, Any]:
         "label": where.label_name,
         "label_value": where.label_value,
         "error": where.error,
+        "failed": where.failed,
     }
 
 

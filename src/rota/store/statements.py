@@ -109,7 +109,9 @@ pools = Statements("pools.sql")
 why = Statements("why.sql")
 flow = Statements("flow.sql")
 parking = Statements("parking.sql")
+bulk = Statements("bulk.sql")
 
 ALL: Final = (
     due, claims, shards, workers, jobs, runs, upkeep, doctor, audit, access, fleet, limits, pools, why, flow, parking,
+    bulk,
 )  # fmt: skip

@@ -14,14 +14,24 @@ from rota.wire.jobs import (
     DeclareAnswer,
     DeletedAnswer,
     JobDocument,
+    JobFilterQuestion,
     JobPage,
+    ManyAnswer,
     Missed,
     PutAnswer,
     SkippedDocument,
     SlotsAnswer,
 )
 from rota.wire.limits import LimitDocument, LimitKind, LimitList, PoolDocument, PoolList
-from rota.wire.runs import CancelAnswer, ReplayAnswer, RunDetail, RunFilterQuestion, RunPage, TriggerAnswer
+from rota.wire.runs import (
+    CancelAnswer,
+    CancelManyAnswer,
+    ReplayAnswer,
+    RunDetail,
+    RunFilterQuestion,
+    RunPage,
+    TriggerAnswer,
+)
 from rota.wire.why import WhyDocument
 from rota.wire.work import ShardList, StatsAnswer, WorkerList
 
@@ -160,6 +170,45 @@ class Control(Protocol):
 
     async def why_job(self, job_id: str) -> WhyDocument:
         """Return why a job makes no run, or why its oldest run waits. Raises NotFound."""
+        ...
+
+    # many at once
+
+    async def pause_jobs(
+        self, where: JobFilterQuestion, *, everything: bool = False, reason: str = "",
+        resume_at: datetime | None = None, dry_run: bool = False, limit: int = 100, cursor: str | None = None,
+    ) -> ManyAnswer:  # fmt: skip
+        """Pause jobs that a filter means; those that are paused keep their own pause.
+
+        An empty filter needs `everything`. Raises InvalidInput, InvalidCursor, as all of these do.
+        """
+        ...
+
+    async def resume_jobs(
+        self, where: JobFilterQuestion, *, everything: bool = False, missed: Missed = "policy", pause_reason: str = "",
+        dry_run: bool = False, limit: int = 100, cursor: str | None = None,
+    ) -> ManyAnswer:  # fmt: skip
+        """Resume jobs, with a `pause_reason` only those that were paused for just that."""
+        ...
+
+    async def delete_jobs(
+        self, where: JobFilterQuestion, *, everything: bool = False, dry_run: bool = False, limit: int = 100,
+        cursor: str | None = None,
+    ) -> ManyAnswer:  # fmt: skip
+        """Delete jobs, and cancel their waiting runs."""
+        ...
+
+    async def trigger_jobs(
+        self, where: JobFilterQuestion, *, everything: bool = False, payload: Mapping[str, Any] | None = None,
+        scheduled_for: datetime | None = None, dry_run: bool = False, limit: int = 100, cursor: str | None = None,
+    ) -> ManyAnswer:  # fmt: skip
+        """Make one run of each job, now or at one slot, where a job that has a run is left."""
+        ...
+
+    async def cancel_runs(
+        self, where: RunFilterQuestion, *, everything: bool = False, dry_run: bool = False, limit: int = 1000
+    ) -> CancelManyAnswer:
+        """Cancel runs that wait, and ask the workers of those that run; the audit log gets one entry."""
         ...
 
     # the cluster

@@ -162,6 +162,64 @@ class DeclareQuestion(Question):
     every_id: tuple[str, ...] | None = None
 
 
+class JobFilterQuestion(Question):
+    """Which jobs are meant; what is left out is not asked for. `label` is `name` or `name=value`."""
+
+    prefix: str = ""
+    label: str = ""
+    handler: str = ""
+    enabled: bool | None = None
+    owner: str = ""
+    source: str = ""
+    orphaned: bool | None = None
+
+
+class ManyQuestion(Question):
+    """The jobs of `filter`, `limit` of them from `cursor` on. `all` must be said where the filter is empty. With
+    `dry_run` they are only counted."""
+
+    filter: JobFilterQuestion = JobFilterQuestion()
+    all: bool = False
+    dry_run: bool = False
+    limit: int = 100
+    cursor: str | None = None
+
+
+class PauseManyQuestion(ManyQuestion):
+    reason: str = ""
+    resume_at: AwareDatetime | None = None
+
+
+class ResumeManyQuestion(ManyQuestion):
+    """With a `pause_reason` only jobs that were paused for just that."""
+
+    missed: Missed = "policy"
+    pause_reason: str = ""
+
+
+class TriggerManyQuestion(ManyQuestion):
+    payload: dict[str, Any] | None = None
+    scheduled_for: AwareDatetime | None = None
+
+
+class LeftDocument(Document):
+    """A job that was left as it is, and why."""
+
+    job_id: str
+    reason: str
+
+
+class ManyAnswer(Document):
+    """Of `matched` jobs `done` are changed; the others were so already, or are in `left`. A dry run counts those that
+    match, up to 10,000; `more` tells that there are more. `next_cursor` goes on with the same filter."""
+
+    matched: int
+    done: int
+    left: tuple[LeftDocument, ...] = ()
+    more: bool
+    next_cursor: str | None = None
+
+
 class DeletedAnswer(Document):
     job_id: str
     cancelled: int

@@ -81,7 +81,8 @@ class TriggerAnswer(Document):
 
 
 class RunFilterQuestion(Question):
-    """Which runs are meant; what is left out is not asked for. `error` is a part of the last error's text."""
+    """Which runs are meant; what is left out is not asked for. `error` is a part of the last error's text,
+    `failed` asks for a failed, timed out or lost attempt."""
 
     job_id: str = ""
     state: str = ""
@@ -90,6 +91,27 @@ class RunFilterQuestion(Question):
     since: AwareDatetime | None = None
     until: AwareDatetime | None = None
     error: str = ""
+    failed: bool = False
+
+
+class CancelManyQuestion(Question):
+    """Runs to cancel: those of `filter` that wait or run, at most `limit`. `all` must be said where the filter is
+    empty. With `dry_run` they are only counted."""
+
+    filter: RunFilterQuestion = RunFilterQuestion()
+    all: bool = False
+    dry_run: bool = False
+    limit: int = 1000
+
+
+class CancelManyAnswer(Document):
+    """`cancelled` runs that waited have ended, the workers of `asked` are told. `more`: ask again for the others.
+    `matched` are those that a dry run counted, up to 10,000."""
+
+    matched: int | None = None
+    cancelled: int
+    asked: int
+    more: bool
 
 
 class ReplayQuestion(Question):

@@ -98,6 +98,10 @@ SELECT d.job_uid, d.scheduled_for
    AND ($job_id = '' OR j.job_id = $job_id) AND ($handler = '' OR j.handler = $handler)
    AND ($label = '' OR CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
                             ELSE j.labels ->> $label = $label_value END)
+   AND (NOT $failed::boolean OR EXISTS (
+        SELECT FROM rota.attempt a
+         WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
+           AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost')))
    AND ($error = '' OR strpos(lower((
         SELECT a.error FROM rota.attempt a
          WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
@@ -189,6 +193,10 @@ SELECT v.*, NULL::timestamptz AS died_at, NULL::text AS error FROM rota.job_run 
          WHERE j.shard = v.shard AND j.job_uid = v.job_uid
            AND CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
                     ELSE j.labels ->> $label = $label_value END))
+   AND (NOT $failed::boolean OR EXISTS (
+        SELECT FROM rota.attempt a
+         WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
+           AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost')))
    AND ($error = '' OR strpos(lower((
         SELECT a.error FROM rota.attempt a
          WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
@@ -213,6 +221,10 @@ SELECT v.*, d.died_at,
        AND ($job_id = '' OR j.job_id = $job_id) AND ($handler = '' OR j.handler = $handler)
        AND ($label = '' OR CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
                                 ELSE j.labels ->> $label = $label_value END)
+       AND (NOT $failed::boolean OR EXISTS (
+            SELECT FROM rota.attempt a
+             WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
+               AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost')))
        AND ($error = '' OR strpos(lower((
             SELECT a.error FROM rota.attempt a
              WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
