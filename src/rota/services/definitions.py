@@ -375,6 +375,8 @@ class Definitions:
             # The old schedule's slots that nobody has looked at yet never run, and leave their trace.
             await drop_missed(tx, before, policy={"edit": "schedule"}, now=now)
         if plan.writes:
+            if edits := [write for write in plan.writes if write.job.name in standing]:
+                await store.keep_payloads(tx, edits)
             written = await store.write(tx, plan.writes, now=now)
             if written is None or len(written) < len(plan.writes):
                 if written is not None and (clash := await store.clash(tx, plan.writes)) is not None:

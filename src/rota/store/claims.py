@@ -240,7 +240,8 @@ async def settle(
     """Write the verdicts down; the answer has the state, as written, of those that were still ours.
 
     The others have lost their lease, or are `locked`. With `expired_by` only leases that lapsed by then are ended. A
-    run that somebody wants cancelled is cancelled in place of waiting again or being buried.
+    run that somebody wants cancelled is cancelled in place of waiting again or being buried, and one whose job is
+    deleted in place of waiting again.
     """
     settled: dict[UUID, RunState] = {}
     awaited: dict[str, str] = {}
@@ -262,15 +263,6 @@ async def settle(
             rows = await database.fetch(sql.reap_attempts, lane=Lane.URGENT, expired_by=expired_by, **values)
         settled |= {row["token"]: RunState(row["state"]) for row in rows}
         awaited |= {key: row["tenant_id"] or "" for row in rows for key in row["awaited"] or ()}
-    waiting = [verdict.key for verdict in verdicts if settled.get(verdict.key.token) is RunState.PENDING]
-    if waiting:
-        keys = _columns(waiting)
-        del keys["tokens"]
-        rows = await database.fetch(sql.cancel_orphans, lane=Lane.URGENT, now=now, **keys)
-        orphans = {(row["shard"], row["job_uid"], row["scheduled_for"]) for row in rows}
-        settled |= {
-            key.token: RunState.CANCELLED for key in waiting if (key.shard, key.job_uid, key.scheduled_for) in orphans
-        }
     missing = [verdict.key for verdict in verdicts if verdict.key.token not in settled]
     locked = await held(database, missing) if expired_by is None else {}
     return Settled(states=settled, awaited=awaited, locked=frozenset(locked))

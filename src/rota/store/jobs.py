@@ -22,6 +22,8 @@ from rota.store.due import NewRun, parse_misfire, parse_schedule, superseded_by
 from rota.store.statements import due as due_sql
 from rota.store.statements import jobs as sql
 
+FORMER_PAYLOADS: Final = 100
+"""How many former payloads of a job are kept, besides the last one, for the runs that ran with them."""
 _SHARDS: Final = range(SHARD_COUNT)
 _PAST_ALL: Final = "\U0010ffff" * (NAME_LIMIT + 1)
 """Comes after every id; after a prefix, it comes after every id that begins with it and before all others."""
@@ -188,6 +190,15 @@ async def write(tx: Connection, writes: Sequence[JobWrite], *, now: datetime) ->
         )  # fmt: skip
         return frozenset(row["job_uid"] for row in rows)
     return None
+
+
+async def keep_payloads(tx: Connection, edits: Sequence[JobWrite]) -> None:
+    """Keep the payloads that these edits are to replace; their jobs are locked. The oldest ones of many go."""
+    uids = [edit.job_uid for edit in edits]
+    await tx.fetch(
+        sql.keep_payloads, shards=[shard_of(uid) for uid in uids], job_uids=uids,
+        payloads=[_payload_text(edit.job) for edit in edits], most=FORMER_PAYLOADS,
+    )  # fmt: skip
 
 
 async def clash(tx: Connection, writes: Sequence[JobWrite]) -> JobName | None:

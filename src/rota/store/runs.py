@@ -54,7 +54,10 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptView:
-    """An ended attempt; `error` is the only place where its text is kept."""
+    """An ended attempt; `error` is the only place where its text is kept.
+
+    `job_version` is the version of its job that it ran with; None where 0.1.0 claimed it.
+    """
 
     attempt: int
     outcome: str
@@ -62,6 +65,7 @@ class AttemptView:
     started_at: datetime
     ended_at: datetime
     error: str | None
+    job_version: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,9 +84,10 @@ BEGIN
   UPDATE rota.permit p SET token = NULL
     FROM unnest(lease.permit_keys, lease.permit_slots) held (limit_key, slot)
    WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = given_token;
-  INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id)
+  INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id,
+                            job_version)
   VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, greatest(now_at, lease.claimed_at),
-          lease.attempt, 'succeeded', lease.worker_id);
+          lease.attempt, 'succeeded', lease.worker_id, lease.job_version);
   UPDATE rota.run r SET outcome = 'succeeded', finished_at = greatest(now_at, lease.claimed_at), attempt = lease.attempt, result = given
    WHERE r.shard = home AND r.job_uid = at.job_uid AND r.scheduled_for = at.scheduled_for AND r.outcome IS NULL;
   IF NOT FOUND THEN
@@ -415,11 +416,14 @@ CREATE TABLE rota.attempt (
     outcome text NOT NULL,
     worker_id text NOT NULL,
     error text,
+    job_version bigint,
     CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['succeeded'::text, 'failed'::text, 'timed_out'::text, 'gave_up'::text, 'snoozed'::text, 'released'::text, 'lost'::text, 'cancelled'::text])))
 )
 PARTITION BY RANGE (scheduled_for);
 
 COMMENT ON TABLE rota.attempt IS 'One row per ended attempt; the only place where an error text is kept.';
+
+COMMENT ON COLUMN rota.attempt.job_version IS 'The version of its job that it ran with.';
 
 CREATE TABLE rota.audit (
     tenant_id text NOT NULL,
@@ -475,6 +479,15 @@ CREATE TABLE rota.dead (
 
 COMMENT ON TABLE rota.dead IS 'Dead letters: pointers to runs that Rota stopped trying.';
 
+CREATE TABLE rota.former_payload (
+    shard smallint NOT NULL,
+    job_uid bigint NOT NULL,
+    since bigint NOT NULL,
+    payload jsonb NOT NULL
+);
+
+COMMENT ON TABLE rota.former_payload IS 'Payloads that jobs had from a version on, until a later one; the last ones of each job.';
+
 CREATE TABLE rota.idempotency (
     tenant_id text NOT NULL,
     key text NOT NULL,
@@ -527,6 +540,7 @@ CREATE TABLE rota.job (
     overrides jsonb,
     orphaned_at timestamp with time zone,
     generation integer DEFAULT 0 NOT NULL,
+    payload_since bigint DEFAULT 1 NOT NULL,
     CONSTRAINT job_generation_check CHECK ((generation >= 0)),
     CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
     CONSTRAINT job_key_concurrency_check CHECK (((key_concurrency >= 1) AND (key_concurrency <= 100000))),
@@ -572,6 +586,8 @@ COMMENT ON COLUMN rota.job.orphaned_at IS 'Since when its source declares it no 
 
 COMMENT ON COLUMN rota.job.generation IS 'How many jobs of this id were deleted before this one.';
 
+COMMENT ON COLUMN rota.job.payload_since IS 'The version with which the present payload came.';
+
 CREATE TABLE rota.lease (
     shard smallint NOT NULL,
     job_uid bigint NOT NULL,
@@ -591,6 +607,7 @@ CREATE TABLE rota.lease (
     permit_slots integer[],
     available_at timestamp with time zone,
     set_apart text,
+    job_version bigint,
     CONSTRAINT lease_attempt_check CHECK ((attempt >= 1)),
     CONSTRAINT lease_losses_check CHECK ((losses >= 0)),
     CONSTRAINT lease_permits_check CHECK ((cardinality(permit_keys) = cardinality(permit_slots)))
@@ -606,6 +623,8 @@ COMMENT ON COLUMN rota.lease.permit_keys IS 'The permits that it holds, with per
 COMMENT ON COLUMN rota.lease.available_at IS 'From when on the run had waited when it was claimed; NULL: not known.';
 
 COMMENT ON COLUMN rota.lease.set_apart IS 'Why its end could not be written when it lapsed; its expiry tells when that is tried again.';
+
+COMMENT ON COLUMN rota.lease.job_version IS 'The version of its job that the run was claimed with.';
 
 CREATE TABLE rota.pending (
     shard smallint NOT NULL,
@@ -691,8 +710,25 @@ CREATE VIEW rota.job_run AS
     l.progress,
     l.progress_note,
     r.finished_at,
-    COALESCE(r.reason, l.set_apart) AS reason,
-    COALESCE(r.payload, j.payload) AS payload,
+    r.reason,
+    COALESCE(r.payload,
+        CASE
+            WHEN ((j.payload_since = 1) OR ((r.outcome IS NULL) AND (l.token IS NULL))) THEN j.payload
+            ELSE ( SELECT
+                    CASE
+                        WHEN (ran.version < j.payload_since) THEN ( SELECT f.payload
+                           FROM rota.former_payload f
+                          WHERE ((f.shard = r.shard) AND (f.job_uid = r.job_uid) AND (f.since <= ran.version))
+                          ORDER BY f.since DESC
+                         LIMIT 1)
+                        ELSE j.payload
+                    END AS payload
+               FROM ( SELECT COALESCE(l.job_version, ( SELECT a.job_version
+                               FROM rota.attempt a
+                              WHERE ((a.shard = r.shard) AND (a.job_uid = r.job_uid) AND (a.scheduled_for = r.scheduled_for))
+                              ORDER BY a.ended_at DESC
+                             LIMIT 1)) AS version) ran)
+        END) AS payload,
     r.result
    FROM (((rota.run r
      LEFT JOIN rota.job j ON (((j.shard = r.shard) AND (j.job_uid = r.job_uid))))
@@ -743,7 +779,8 @@ CREATE VIEW rota.run_attempt AS
     a.worker_id,
     a.claimed_at AS started_at,
     a.ended_at,
-    a.error
+    a.error,
+    a.job_version
    FROM (rota.attempt a
      LEFT JOIN rota.job j ON (((j.shard = a.shard) AND (j.job_uid = a.job_uid))));
 
@@ -902,6 +939,9 @@ ALTER TABLE ONLY rota.cluster
 
 ALTER TABLE ONLY rota.dead
     ADD CONSTRAINT dead_pkey PRIMARY KEY (shard, job_uid, scheduled_for);
+
+ALTER TABLE ONLY rota.former_payload
+    ADD CONSTRAINT former_payload_pkey PRIMARY KEY (shard, job_uid, since);
 
 ALTER TABLE ONLY rota.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (tenant_id, key);

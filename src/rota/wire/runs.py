@@ -43,7 +43,7 @@ class RunDocument(Document):
 
 
 class AttemptDocument(Document):
-    """An ended attempt."""
+    """An ended attempt. `job_version`: which version of its job it ran with, if that is known."""
 
     attempt: int
     outcome: str
@@ -51,6 +51,7 @@ class AttemptDocument(Document):
     started_at: datetime
     ended_at: datetime
     error: str | None
+    job_version: int | None = None
 
 
 class RunDetail(RunDocument):

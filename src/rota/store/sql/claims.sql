@@ -100,7 +100,7 @@ facts AS MATERIALIZED (
          coalesce(j.lease_ms, 60000) AS lease_ms, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
          coalesce(j.max_attempts, 1) AS max_attempts, j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload,
          j.overlap, j.max_concurrency,
-         j.concurrency_key, j.key_concurrency, j.limits
+         j.concurrency_key, j.key_concurrency, j.limits, j.version AS job_version
     FROM queue q
     LEFT JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = q.shard AND x.job_uid = q.job_uid LIMIT 1) j ON true
     LEFT JOIN LATERAL (
@@ -224,10 +224,10 @@ given AS (
    WHERE p.ctid = ANY (ARRAY (SELECT h.at FROM held h))),
 leased AS (
   INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id,
-                          priority, losses, permit_keys, permit_slots, available_at)
+                          priority, losses, permit_keys, permit_slots, available_at, job_version)
   SELECT g.shard, g.job_uid, g.scheduled_for, g.token, g.claimed_at,
          $now::timestamptz + g.lease_ms * interval '1 ms', g.lease_ms, g.attempt, $worker_id, g.priority, g.losses,
-         h.limit_keys, h.slots, g.available_at
+         h.limit_keys, h.slots, g.available_at, g.job_version
     FROM granted g
     FULL JOIN (SELECT h.turn, array_agg(h.limit_key) AS limit_keys, array_agg(h.slot) AS slots
                  FROM held h GROUP BY h.turn) h USING (turn)),
@@ -278,7 +278,11 @@ RETURNING claim_id;
 -- Read back a claim in doubt, or one that is repeated, by its tokens. No index serves it; it is for the rare bad day.
 SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses, l.lease_ms, l.claimed_at, l.expires_at,
        coalesce(j.max_attempts, 1) AS max_attempts, j.handler, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
-       j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload
+       j.tenant_id, j.job_id,
+       coalesce(r.payload, CASE WHEN l.job_version < j.payload_since THEN (
+         SELECT f.payload FROM rota.former_payload f
+          WHERE f.shard = l.shard AND f.job_uid = l.job_uid AND f.since <= l.job_version
+          ORDER BY f.since DESC LIMIT 1) ELSE j.payload END) AS payload
   FROM rota.lease l
   LEFT JOIN rota.job j ON j.shard = l.shard AND j.job_uid = l.job_uid
   LEFT JOIN rota.run r ON r.shard = l.shard AND r.job_uid = l.job_uid AND r.scheduled_for = l.scheduled_for
@@ -373,7 +377,8 @@ RETURNING token;
 -- name: settle_attempts
 -- End attempts, whichever way: the one statement by which a lease goes. Per token: record the attempt, then finish
 -- the run, let it wait again, or bury it. A token that is not in the answer was not ours, or moved, or is locked.
--- A run that somebody wants cancelled neither waits again nor is buried, whatever was told: it is cancelled.
+-- A run that somebody wants cancelled neither waits again nor is buried, whatever was told: it is cancelled. So is one
+-- that is to wait again and whose job is deleted by then.
 -- Nothing here waits for a transaction that is none of ours, such as a handler's own that completes its run: a lease that
 -- somebody has locked is passed over, and so is one whose run is to wait again while its job is being edited or deleted,
 -- since the edit's own sweep over the waiting runs could not see this one.
@@ -386,9 +391,9 @@ WITH told AS MATERIALIZED (
          t (shard, job_uid, scheduled_for, token, outcome, error, state, charged, losses, available_at, gate, reason,
             result)),
 home AS MATERIALIZED (
-  SELECT t.token, j.pool, j.handler, j.tenant_id FROM told t
+  SELECT t.token, j.pool, j.handler, j.tenant_id, j.deleted_at IS NOT NULL AS is_gone FROM told t
    CROSS JOIN LATERAL (
-         SELECT x.pool, x.handler, x.tenant_id FROM rota.job x
+         SELECT x.pool, x.handler, x.tenant_id, x.deleted_at FROM rota.job x
           WHERE x.shard = t.shard AND x.job_uid = t.job_uid LIMIT 1 FOR SHARE SKIP LOCKED) j
    WHERE t.state = 'pending'),
 ended AS (
@@ -401,7 +406,7 @@ ended AS (
      WHERE told.state <> 'pending' OR NOT told.token NOT IN (SELECT h.token FROM home h)))
      -- reap_attempts: AND expires_at <= $expired_by
   RETURNING shard, job_uid, scheduled_for, token, claimed_at, attempt, worker_id, cancel_requested_at, priority,
-            permit_keys, permit_slots),
+            permit_keys, permit_slots, job_version),
 freed AS (
   -- The permits go with the lease, in its own statement: nothing else can leave one behind.
   UPDATE rota.permit SET token = NULL WHERE ctid = ANY (ARRAY (
@@ -413,12 +418,16 @@ freed AS (
 settled AS MATERIALIZED (
   SELECT e.shard, e.job_uid, e.scheduled_for, e.token, e.claimed_at, e.attempt, e.worker_id, e.cancel_requested_at,
          CASE WHEN e.cancel_requested_at IS NOT NULL AND t.state IN ('pending', 'dead') THEN 'cancelled'
+              WHEN t.state = 'pending' AND e.token IN (SELECT h.token FROM home h WHERE h.is_gone) THEN 'cancelled'
               ELSE t.state END AS state,
-         t.outcome, t.error, t.charged, t.losses, t.available_at, t.gate, t.reason, t.result, e.priority, e.permit_keys
+         t.outcome, t.error, t.charged, t.losses, t.available_at, t.gate, t.reason, t.result, e.priority, e.permit_keys,
+         e.job_version
     FROM ended e JOIN told t ON t.token = e.token),
 recorded AS (
-  INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id, error)
-  SELECT shard, job_uid, scheduled_for, token, claimed_at, greatest($now, claimed_at), attempt, outcome, worker_id, error
+  INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id,
+                            error, job_version)
+  SELECT shard, job_uid, scheduled_for, token, claimed_at, greatest($now, claimed_at), attempt, outcome, worker_id,
+         error, job_version
     FROM settled),
 finished AS (
   UPDATE rota.run r SET outcome = s.state, finished_at = greatest($now, s.claimed_at), attempt = s.attempt,
@@ -457,19 +466,6 @@ SELECT s.token, s.state, w.keys AS awaited, w.tenant_id
 -- like: settle_attempts
 -- End attempts whose leases lapsed by $expired_by. That condition stands on the DELETE itself, where it is checked again
 -- on a row that was renewed meanwhile.
-
--- name: cancel_orphans
--- Cancel those of these waiting runs whose job was deleted while they were on their way back to the queue.
-WITH gone AS (
-  DELETE FROM rota.pending p
-   USING unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[]) k (shard, job_uid, scheduled_for),
-         rota.job j
-   WHERE p.shard = k.shard AND p.job_uid = k.job_uid AND p.scheduled_for = k.scheduled_for
-     AND j.shard = k.shard AND j.job_uid = k.job_uid AND j.deleted_at IS NOT NULL
-  RETURNING p.shard, p.job_uid, p.scheduled_for, p.attempt)
-UPDATE rota.run r SET outcome = 'cancelled', finished_at = $now, attempt = gone.attempt, reason = 'job deleted'
-  FROM gone WHERE r.shard = gone.shard AND r.job_uid = gone.job_uid AND r.scheduled_for = gone.scheduled_for
-RETURNING r.shard, r.job_uid, r.scheduled_for;
 
 -- name: recorded_outcomes
 -- How these attempts ended, if they did, and where their runs stand now: tells a report that is repeated from one that

@@ -307,9 +307,10 @@ BEGIN
   UPDATE rota.permit p SET token = NULL
     FROM unnest(lease.permit_keys, lease.permit_slots) held (limit_key, slot)
    WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = given_token;
-  INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id)
+  INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id,
+                            job_version)
   VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, greatest(now_at, lease.claimed_at),
-          lease.attempt, 'succeeded', lease.worker_id);
+          lease.attempt, 'succeeded', lease.worker_id, lease.job_version);
   UPDATE rota.run r SET outcome = 'succeeded', finished_at = greatest(now_at, lease.claimed_at), attempt = lease.attempt, result = given
    WHERE r.shard = home AND r.job_uid = at.job_uid AND r.scheduled_for = at.scheduled_for AND r.outcome IS NULL;
   IF NOT FOUND THEN

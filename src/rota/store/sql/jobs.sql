@@ -69,10 +69,31 @@ ON CONFLICT (shard, job_uid) DO UPDATE SET
   start_deadline_ms = excluded.start_deadline_ms, max_concurrency = excluded.max_concurrency,
   concurrency_key = excluded.concurrency_key, key_concurrency = excluded.key_concurrency, limits = excluded.limits,
   max_losses = excluded.max_losses, pause_after = excluded.pause_after, labels = excluded.labels,
-  description = excluded.description, quarantined = NULL, updated_at = excluded.updated_at
+  description = excluded.description,
+  payload_since = CASE WHEN j.payload = excluded.payload THEN j.payload_since ELSE excluded.version END, quarantined = NULL, updated_at = excluded.updated_at
   WHERE j.version = excluded.version - 1 AND j.deleted_at IS NULL
     AND (j.tenant_id, j.job_id) = (excluded.tenant_id, excluded.job_id)
 RETURNING shard, job_uid;
+
+-- name: keep_payloads
+-- Before an edit, keep the payloads that it replaces, for the runs that ran with them: at most $most of each job and the
+-- last one. The caller holds the jobs' locks.
+WITH kept AS (
+  INSERT INTO rota.former_payload (shard, job_uid, since, payload)
+  SELECT j.shard, j.job_uid, j.payload_since, j.payload
+    FROM unnest($shards::smallint[], $job_uids::bigint[], $payloads::jsonb[]) k (shard, job_uid, payload)
+   CROSS JOIN LATERAL (
+         SELECT x.shard, x.job_uid, x.payload_since, x.payload FROM rota.job x
+          WHERE x.shard = k.shard AND x.job_uid = k.job_uid LIMIT 1) j
+   WHERE j.payload <> k.payload
+  ON CONFLICT (shard, job_uid, since) DO NOTHING
+  RETURNING shard, job_uid)
+DELETE FROM rota.former_payload WHERE ctid = ANY (ARRAY (
+  SELECT old.ctid FROM kept
+   CROSS JOIN LATERAL (
+         SELECT f.ctid FROM rota.former_payload f WHERE f.shard = kept.shard AND f.job_uid = kept.job_uid
+          ORDER BY f.since DESC OFFSET $most) old))
+RETURNING job_uid;
 
 -- name: write_owners
 -- Set whose jobs are; the caller holds their rows' locks.

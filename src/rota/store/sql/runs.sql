@@ -177,7 +177,7 @@ SELECT v.*, d.died_at,
 
 -- name: attempts_of
 -- The last attempts of a run, latest first.
-SELECT attempt, outcome, worker_id, started_at, ended_at, error FROM rota.run_attempt
+SELECT attempt, outcome, worker_id, started_at, ended_at, error, job_version FROM rota.run_attempt
  WHERE shard = $shard AND job_uid = $job_uid AND scheduled_for = $scheduled_for
  ORDER BY started_at DESC LIMIT $limit;
 
