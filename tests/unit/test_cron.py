@@ -97,7 +97,9 @@ def test_every_macro_reads_as_its_five_fields() -> None:
         ("0~30 * * * *", "~ picks a time by chance"),
         ("0 0 ? * 1", "write * for any day"),
         ("0 0 * * L", "5L for the month's last Friday"),
-        ("0 0 L-3 * *", 'day-of-month "L-3" is not understood'),
+        ("0 0 L-0 * *", 'day-of-month "L-0": L- is followed by 1 to 30'),
+        ("0 0 L-31 * *", 'day-of-month "L-31": L- is followed by 1 to 30'),
+        ("0 0 L-x * *", 'day-of-month "L-x" is not understood'),
         ("0 0 W * *", 'day-of-month "W" is not understood'),
         ("0 0 32W * *", "outside 1-31"),
         ("0 0 * * 5#6", "# is followed by 1 to 5"),
@@ -164,6 +166,13 @@ def test_seconds_come_first_and_only_when_asked_for() -> None:
     [
         ("0 0 L 2 *", ["2026-02-28", "2027-02-28", "2028-02-29"]),
         ("0 0 LW * *", ["2026-01-30", "2026-02-27", "2026-03-31"]),
+        ("0 0 L-3 * *", ["2026-01-28", "2026-02-25", "2026-03-28"]),
+        ("0 0 l-1,L 2 *", ["2026-02-27", "2026-02-28", "2027-02-27"]),
+        ("0 0 L-30 * *", ["2026-01-01", "2026-03-01", "2026-05-01"]),
+        ("0 0 * * 1/2", ["2026-01-02", "2026-01-05", "2026-01-07"]),
+        ("0 0 * * 2/2", ["2026-01-01", "2026-01-03", "2026-01-06"]),
+        ("0 0 * * 1-7/2", ["2026-01-02", "2026-01-04", "2026-01-05"]),
+        ("0 0 * * 7/2", ["2026-01-04", "2026-01-11", "2026-01-18"]),
         ("0 0 1W * *", ["2026-01-01", "2026-02-02", "2026-03-02"]),  # 1 February and March are Sundays
         ("0 0 1W 8 *", ["2026-08-03", "2027-08-02", "2028-08-01"]),  # a Saturday 1st may not leave the month
         ("0 0 31W * *", ["2026-01-30", "2026-03-31", "2026-05-29"]),
@@ -197,6 +206,12 @@ def test_the_calendar_ends_without_an_error() -> None:
     assert times.first(datetime.max.replace(microsecond=0)) is None  # noqa: DTZ901 - a wall time is naive
     assert wall_times("0 0 2 1 *").last(datetime(1, 1, 1)) is None
     assert wall_times("59 23 31 12 *").first(datetime(9999, 1, 1)) == datetime(9999, 12, 31, 23, 59)
+
+
+@pytest.mark.parametrize("field", ["7/2", "6/2", "SAT/3"])
+def test_a_step_that_reaches_nothing_is_warned_of(field: str) -> None:
+    [warning] = cron(f"0 0 * * {field}").warnings
+    assert "the step reaches no other day-of-week" in warning
 
 
 def test_warnings_name_what_is_easily_misread() -> None:

@@ -40,6 +40,7 @@ from rota.domain.schedule import cron, every, once
         ("0 0 1-31/10 * *", "at 00:00 on days 1, 11, 21 and 31 of the month"),
         ("0 0 1-7,15 * *", "at 00:00 on days 1 to 7 and 15 of the month"),
         ("0 0 L * *", "at 00:00 on the last day of the month"),
+        ("0 0 L-3 * *", "at 00:00 on 3 days before the last day of the month"),
         ("0 0 LW * *", "at 00:00 on the last weekday (Monday to Friday) of the month"),
         ("0 0 15W * *", "at 00:00 on the weekday nearest to day 15 of the month"),
         ("0 0 * * 5#3,5L", "at 00:00 on the 3rd Friday of the month and the last Friday of the month"),

@@ -32,12 +32,14 @@ class WallTimes(CronSim):
     def __init__(self, expression: Expression) -> None:
         self.every_hour = expression.hour.leads_with_star
         self.nearest = frozenset(t.first for t in expression.day.terms if t.kind is TermKind.NEAREST_WEEKDAY)
+        self.from_end = frozenset(t.before for t in expression.day.terms if t.before)
         fields = (expression.second, expression.minute, expression.hour)
         times = " ".join(map(str, fields))
-        # cronsim does not know `15W`; its `L` holds the place, and is taken out again below.
-        days = ",".join("L" if t.kind is TermKind.NEAREST_WEEKDAY else str(t) for t in expression.day.terms)
+        # cronsim knows neither `15W` nor `L-3`; its `L` holds their place, and is taken out again below.
+        days = ",".join("L" if t.before or t.kind is TermKind.NEAREST_WEEKDAY else str(t) for t in expression.day.terms)
         super().__init__(f"{times} {days} {expression.month} {expression.weekday}", _PROBE)
-        if self.nearest and all(t.kind is not TermKind.LAST_DAY for t in expression.day.terms):
+        has_last = any(t.kind is TermKind.LAST_DAY and not t.before for t in expression.day.terms)
+        if (self.nearest or self.from_end) and not has_last:
             self.days.discard(self.LAST)
         # Many expressions share their fields: thousands of parsed ones then share the sets, too.
         self.seconds = _shared(frozenset(self.seconds))
@@ -48,7 +50,11 @@ class WallTimes(CronSim):
 
     def match_dom(self, d: date) -> bool:
         """Whether the day-of-month field names the date."""
-        return super().match_dom(d) or (bool(self.nearest) and d.day in self._nearest_weekdays(d.year, d.month))
+        return (
+            super().match_dom(d)
+            or (bool(self.nearest) and d.day in self._nearest_weekdays(d.year, d.month))
+            or (bool(self.from_end) and monthrange(d.year, d.month)[1] - d.day in self.from_end)
+        )
 
     # cronsim walks to the next hour in steps of one, which is half the cost of a daily expression: here it jumps.
 
@@ -171,14 +177,13 @@ _CYCLES: Final = {
 
 
 def _step_warnings(field: Field) -> list[str]:
-    return [
-        text
-        for term in field.terms
-        if term.star and term.step > 1 and (text := _step_warning(field.name, term)) is not None
-    ]
+    return [text for term in field.terms if term.step > 1 and (text := _step_warning(field.name, term)) is not None]
 
 
 def _step_warning(name: FieldName, term: Term) -> str | None:
+    if not term.star:
+        alone = f"{name} {term.first}/{term.step}: the step reaches no other {name}, so only {term.first} matches"
+        return alone if term.single else None
     if name is FieldName.DAY:
         return f"{name} {term} restarts with every month"
     length, cycle = _CYCLES[name]

@@ -170,7 +170,8 @@ def _day_words(day: Field) -> str:
         if term.star:
             parts.append("any day" if term.step == 1 else f"every {_ordinal(term.step)} day from 1")
         elif term.kind is TermKind.LAST_DAY:
-            parts.append("the last day")
+            days = "day" if term.before == 1 else "days"
+            parts.append(f"{term.before} {days} before the last day" if term.before else "the last day")
         elif term.kind is TermKind.LAST_WEEKDAY:
             parts.append("the last weekday (Monday to Friday)")
         elif term.kind is TermKind.NEAREST_WEEKDAY:

@@ -1,9 +1,10 @@
 """The text of a cron expression, read into fields and refused with the field and the value named.
 
 Five fields as in Vixie cron (minute, hour, day-of-month, month, day-of-week), or six with a leading second when asked
-for. A field is a list of terms: `*`, `7`, `1-5`, each with an optional `/step` (`5/15` reads as `5-59/15`); in
-day-of-month also `L` (last day), `LW` (last weekday), `15W` (weekday nearest to the 15th, within its month); in
-day-of-week also `5L` (last Friday) and `5#3` (third Friday). Names are three letters, in any case. Only ASCII digits.
+for. A field is a list of terms: `*`, `7`, `1-5`, each with an optional `/step` (`5/15` reads as `5-59/15`; a step of
+weekdays ends at 6); in day-of-month also `L` (last day), `L-3` (three days before it), `LW` (last weekday), `15W`
+(weekday nearest to the 15th, within its month); in day-of-week also `5L` (last Friday) and `5#3` (third Friday).
+Names are three letters, in any case. Only ASCII digits.
 """
 
 import re
@@ -30,12 +31,18 @@ MACROS: Final = {
     "@hourly": "0 * * * *",
 }
 
+LAST_DAY_BEFORE: Final = 30
+"""The most days before a month's last that `L-n` can name."""
+
 _MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _QUOTED: Final = 40
 
 _FOREIGN: Final = {
-    "?": ("? is not cron", "write * for any day"),
+    "?": (
+        "? is not cron",
+        "write * for any day; where ? comes from, in Quartz and AWS, days count from 1 = Sunday: write their names",
+    ),
     "~": ("~ picks a time by chance, and a slot must be the same on every node", "give one time, and the job a jitter"),
     "%": ("% belongs to a crontab's command, not to its schedule", "give the five fields only"),
 }
@@ -83,13 +90,14 @@ class Term:
     step: int = 1
     star: bool = False
     nth: int = 0
+    before: int = 0  # the end of the month, in days
 
     def __str__(self) -> str:
         """The term in digits, with nothing left to interpret."""
         base = "*" if self.star else str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
         match self.kind:
             case TermKind.LAST_DAY:
-                return "L"
+                return f"L-{self.before}" if self.before else "L"
             case TermKind.LAST_WEEKDAY:
                 return "LW"
             case TermKind.NEAREST_WEEKDAY:
@@ -250,7 +258,9 @@ def _values_term(name: FieldName, text: str) -> Term:
         return Term(first=low, last=high, step=step, star=True)
     first_text, dash, last_text = base.partition("-")
     first = _value(name, first_text, within=text)
-    last = _value(name, last_text, within=text) if dash else high if slash else first
+    # A Sunday behind Saturday would be the week's first day again: steps of days end at 6, as in Kubernetes.
+    end = max(first, 6) if name is FieldName.WEEKDAY else high
+    last = _value(name, last_text, within=text) if dash else end if slash else first
     if last < first:
         _refuse(f"{name} {_quote(text)}: the range ends before it starts", _unwrapped(name, first, last))
     return Term(first=first, last=last, step=step)
@@ -285,6 +295,13 @@ def _is_number(text: str) -> bool:
 def _day_term(text: str) -> Term | None:
     if text == "L":
         return Term(kind=TermKind.LAST_DAY)
+    if text.startswith("L-") and _is_number(text[2:]):
+        before = int(text[2:])
+        if not 1 <= before <= LAST_DAY_BEFORE:
+            _refuse(
+                f"day-of-month {_quote(text)}: L- is followed by 1 to {LAST_DAY_BEFORE}", "L is the last day itself"
+            )
+        return Term(kind=TermKind.LAST_DAY, before=before)
     if text == "LW":
         return Term(kind=TermKind.LAST_WEEKDAY)
     if text.endswith("W") and _is_number(text[:-1]):
