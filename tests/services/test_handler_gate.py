@@ -6,7 +6,8 @@ from rota.domain.job import Job
 from rota.services import upkeep as module
 from rota.services.fleet import ANNOUNCED_FOR
 from rota.testing import RotaKit
-from tests.services.stories import SECOND, START, every
+from tests.services.flow import let_wait
+from tests.services.stories import SECOND, START, every, execute, fetch
 
 
 async def waiting(kit: RotaKit) -> list[str]:
@@ -191,3 +192,23 @@ async def test_a_worker_that_drains_does_not_count_as_knowing(rota_kit: RotaKit)
     await rota_kit.rota.fleet.drain("w-1", tenant_id=None)
     await rota_kit.tick()
     assert await gates(rota_kit, "default") == {"handler"}
+
+
+async def test_a_deep_backlog_of_a_strange_handler_is_parked_at_once_among_many_tenants(rota_kit: RotaKit) -> None:
+    """What others do not need of a look goes to the queue that is deep."""
+    await rota_kit.worker("w-1", handlers=["h"]).announce()
+    strange = Job(job_id="strange", handler="h", tenant_id="t-50")
+    await let_wait(rota_kit, strange, [START] * 900)
+    await execute(rota_kit, "UPDATE rota.pending SET handler = 'unknown'")
+    others = Job(job_id="known", handler="h")
+    await let_wait(rota_kit, others, [START] * 100)
+    await execute(
+        rota_kit,
+        "UPDATE rota.pending SET tenant_id = 't-' || extract(epoch FROM scheduled_for - $2::timestamptz)::integer"
+        " WHERE handler = $1",
+        "h", START,
+    )  # fmt: skip
+    for _ in range(2):
+        await rota_kit.process.upkeep.tick()
+    rows = await fetch(rota_kit, "SELECT gate, handler, count(*) AS runs FROM rota.pending GROUP BY 1, 2 ORDER BY 1")
+    assert [tuple(row) for row in rows] == [("handler", "unknown", 900), ("open", "h", 100)]

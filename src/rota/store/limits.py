@@ -110,6 +110,29 @@ async def forget_above(database: Database, limit: Limit, *, batch: int) -> bool:
     return len(gone) < batch
 
 
+async def forget_idle_permits(
+    database: Database, *, after: str, idle_since: datetime, limit: int, most: int
+) -> tuple[int, str]:
+    """Delete at most `most` free permits that nobody needs, of the `limit` keys after one.
+
+    Returns how many it were, and the key behind which to go on; "" when these were the last.
+    """
+    [row] = await database.fetch(
+        sql.forget_idle_permits, after=after, idle_since=idle_since, limit=limit, most=most
+    )  # fmt: skip
+    if row["rows"] >= most:
+        return row["rows"], after
+    return row["rows"], row["last"] if row["met"] >= limit else ""
+
+
+async def forget_idle_buckets(
+    database: Database, *, after: str, idle_since: datetime, now: datetime, limit: int
+) -> tuple[int, str]:
+    """Delete those of the `limit` buckets after one that nobody needs; returns as `forget_idle_permits` does."""
+    [row] = await database.fetch(sql.forget_idle_buckets, after=after, idle_since=idle_since, now=now, limit=limit)
+    return row["rows"], row["last"] if row["met"] >= limit else ""
+
+
 def _is_in_parts(tenant_id: str, row: Any) -> bool:
     """Tell whether the operator asks about what each tenant has one of."""
     return tenant_id == "*" and bool(row["kind"] == "tenant")

@@ -242,6 +242,161 @@ END;
 
 COMMENT ON FUNCTION rota.limits_on(tenant_id text, job_uid bigint, overlap text, max_concurrency integer, concurrency_key text, key_concurrency integer, limits jsonb, payload jsonb) IS 'The limits that a run of a job with this payload is under, with their numbers of now and what the run costs.';
 
+CREATE TABLE rota.cluster (
+    one boolean DEFAULT true NOT NULL,
+    shard_count smallint NOT NULL,
+    functions text,
+    CONSTRAINT cluster_one_check CHECK (one),
+    CONSTRAINT cluster_shard_count_check CHECK ((shard_count > 0))
+);
+
+COMMENT ON TABLE rota.cluster IS 'What was fixed when this database became a Rota cluster.';
+
+COMMENT ON COLUMN rota.cluster.functions IS 'SHA-256 of the functions'' text that is in force.';
+
+CREATE TABLE rota.job (
+    shard smallint NOT NULL,
+    job_uid bigint NOT NULL,
+    tenant_id text NOT NULL,
+    job_id text NOT NULL COLLATE pg_catalog."C",
+    version bigint NOT NULL,
+    handler text NOT NULL,
+    schedule jsonb,
+    payload jsonb NOT NULL,
+    pool text NOT NULL,
+    priority smallint NOT NULL,
+    max_attempts integer NOT NULL,
+    retry jsonb NOT NULL,
+    misfire jsonb NOT NULL,
+    misfire_grace_ms bigint NOT NULL,
+    timeout_ms bigint NOT NULL,
+    lease_ms bigint NOT NULL,
+    jitter_ms bigint NOT NULL,
+    overlap text NOT NULL,
+    start_deadline_ms bigint,
+    labels jsonb NOT NULL,
+    description text NOT NULL,
+    paused_at timestamp with time zone,
+    pause_reason text,
+    quarantined text,
+    deleted_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    resume_at timestamp with time zone,
+    max_concurrency integer,
+    concurrency_key text,
+    key_concurrency integer DEFAULT 1 NOT NULL,
+    limits jsonb DEFAULT '{}'::jsonb NOT NULL,
+    max_losses integer DEFAULT 5 NOT NULL,
+    pause_after integer,
+    dead_since timestamp with time zone,
+    owner text,
+    source text,
+    declared jsonb,
+    overrides jsonb,
+    orphaned_at timestamp with time zone,
+    generation integer DEFAULT 0 NOT NULL,
+    payload_since bigint DEFAULT 1 NOT NULL,
+    CONSTRAINT job_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
+    CONSTRAINT job_key_concurrency_check CHECK (((key_concurrency >= 1) AND (key_concurrency <= 100000))),
+    CONSTRAINT job_lease_ms_check CHECK ((lease_ms > 0)),
+    CONSTRAINT job_max_attempts_check CHECK ((max_attempts >= 1)),
+    CONSTRAINT job_max_concurrency_check CHECK (((max_concurrency >= 1) AND (max_concurrency <= 100000))),
+    CONSTRAINT job_max_losses_check CHECK ((max_losses >= 1)),
+    CONSTRAINT job_misfire_grace_ms_check CHECK ((misfire_grace_ms >= 0)),
+    CONSTRAINT job_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'queue_one'::text, 'replace'::text]))),
+    CONSTRAINT job_owner_check CHECK ((owner = ANY (ARRAY['code'::text, 'operator'::text]))),
+    CONSTRAINT job_pause_after_check CHECK ((pause_after >= 1)),
+    CONSTRAINT job_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
+    CONSTRAINT job_start_deadline_ms_check CHECK ((start_deadline_ms > 0)),
+    CONSTRAINT job_timeout_ms_check CHECK ((timeout_ms > 0))
+)
+WITH (vacuum_truncate='false');
+
+COMMENT ON COLUMN rota.job.quarantined IS 'Why this job''s schedule cannot be computed; an edit lifts it.';
+
+COMMENT ON COLUMN rota.job.deleted_at IS 'A deleted job keeps its row, since its runs keep their history.';
+
+COMMENT ON COLUMN rota.job.resume_at IS 'When a paused job runs again by itself.';
+
+COMMENT ON COLUMN rota.job.concurrency_key IS 'Where in the payload the key is found, such as payload.customer.';
+
+COMMENT ON COLUMN rota.job.key_concurrency IS 'How many runs with one value of the key may run at once.';
+
+COMMENT ON COLUMN rota.job.limits IS 'Named limits and what a run costs of each.';
+
+COMMENT ON COLUMN rota.job.pause_after IS 'After how many dead letters in a row the job is paused; NULL: never.';
+
+COMMENT ON COLUMN rota.job.dead_since IS 'Dead letters from this instant on count towards pause_after: its last resume.';
+
+COMMENT ON COLUMN rota.job.owner IS 'NULL: put by a version that knew no owners.';
+
+COMMENT ON COLUMN rota.job.source IS 'The app that declares it, or the import that made it.';
+
+COMMENT ON COLUMN rota.job.declared IS 'The definition as the code gave it last.';
+
+COMMENT ON COLUMN rota.job.overrides IS 'Fields that an operator changed since, which stay until the code''s value changes.';
+
+COMMENT ON COLUMN rota.job.orphaned_at IS 'Since when its source declares it no longer.';
+
+COMMENT ON COLUMN rota.job.generation IS 'How many jobs of this id were deleted before this one.';
+
+COMMENT ON COLUMN rota.job.payload_since IS 'The version with which the present payload came.';
+
+CREATE FUNCTION rota.numbers_of(limit_key text) RETURNS TABLE(permits integer, rate double precision, burst integer)
+    LANGUAGE sql STABLE ROWS 1 PARALLEL SAFE
+    BEGIN ATOMIC
+ SELECT l.permits,
+     l.rate,
+     l.burst
+    FROM (( SELECT split_part(numbers_of.limit_key, '/'::text, 1) AS kind,
+             "substring"(numbers_of.limit_key, '^[^/]*/(.*)/[^/]*$'::text) AS owner,
+             "substring"(numbers_of.limit_key, '[^/]*$'::text) AS name) k
+      CROSS JOIN LATERAL ( SELECT x.tenant_id,
+             x.name,
+             x.kind,
+             x.rate,
+             x.burst,
+             x.permits,
+             x.version,
+             x.created_at,
+             x.updated_at
+            FROM rota.limits x
+           WHERE ((x.tenant_id = ANY (ARRAY[k.owner,
+                 CASE k.kind
+                     WHEN 'tenant'::text THEN '*'::text
+                     ELSE k.owner
+                 END])) AND (x.name = k.name) AND (x.kind = k.kind))
+           ORDER BY (x.tenant_id = '*'::text)
+          LIMIT 1) l)
+ UNION ALL
+  SELECT j.permits,
+     NULL::double precision,
+     NULL::integer
+    FROM (( SELECT split_part(numbers_of.limit_key, '/'::text, 1) AS kind,
+                 CASE
+                     WHEN (numbers_of.limit_key ~ '^(job|key)/[0-9]{1,19}(/|$)'::text) THEN (split_part(numbers_of.limit_key, '/'::text, 2))::bigint
+                     ELSE NULL::bigint
+                 END AS job_uid) k
+      CROSS JOIN LATERAL ( SELECT
+                 CASE
+                     WHEN (k.kind = 'key'::text) THEN
+                     CASE
+                         WHEN (x.concurrency_key IS NOT NULL) THEN x.key_concurrency
+                         ELSE NULL::integer
+                     END
+                     WHEN (x.overlap = ANY (ARRAY['queue'::text, 'queue_one'::text, 'replace'::text])) THEN 1
+                     ELSE x.max_concurrency
+                 END AS permits
+            FROM rota.job x
+           WHERE ((x.shard = ((k.job_uid % (( SELECT c.shard_count
+                    FROM rota.cluster c))::bigint))::smallint) AND (x.job_uid = k.job_uid))
+          LIMIT 1) j);
+END;
+
+COMMENT ON FUNCTION rota.numbers_of(limit_key text) IS 'The numbers of now of the limit that a key stands for, as limits_on says them; no row, or only NULL: it is no more.';
+
 CREATE TABLE rota.pool (
     pool text NOT NULL,
     ageing_ms bigint NOT NULL,
@@ -457,18 +612,6 @@ CREATE TABLE rota.claim (
 
 COMMENT ON TABLE rota.claim IS 'The tokens under which a claim over HTTP took its runs: the same claim asked for again finds them.';
 
-CREATE TABLE rota.cluster (
-    one boolean DEFAULT true NOT NULL,
-    shard_count smallint NOT NULL,
-    functions text,
-    CONSTRAINT cluster_one_check CHECK (one),
-    CONSTRAINT cluster_shard_count_check CHECK ((shard_count > 0))
-);
-
-COMMENT ON TABLE rota.cluster IS 'What was fixed when this database became a Rota cluster.';
-
-COMMENT ON COLUMN rota.cluster.functions IS 'SHA-256 of the functions'' text that is in force.';
-
 CREATE TABLE rota.dead (
     shard smallint NOT NULL,
     job_uid bigint NOT NULL,
@@ -497,96 +640,6 @@ CREATE TABLE rota.idempotency (
 );
 
 COMMENT ON TABLE rota.idempotency IS 'Which run a request with an Idempotency-Key made.';
-
-CREATE TABLE rota.job (
-    shard smallint NOT NULL,
-    job_uid bigint NOT NULL,
-    tenant_id text NOT NULL,
-    job_id text NOT NULL COLLATE pg_catalog."C",
-    version bigint NOT NULL,
-    handler text NOT NULL,
-    schedule jsonb,
-    payload jsonb NOT NULL,
-    pool text NOT NULL,
-    priority smallint NOT NULL,
-    max_attempts integer NOT NULL,
-    retry jsonb NOT NULL,
-    misfire jsonb NOT NULL,
-    misfire_grace_ms bigint NOT NULL,
-    timeout_ms bigint NOT NULL,
-    lease_ms bigint NOT NULL,
-    jitter_ms bigint NOT NULL,
-    overlap text NOT NULL,
-    start_deadline_ms bigint,
-    labels jsonb NOT NULL,
-    description text NOT NULL,
-    paused_at timestamp with time zone,
-    pause_reason text,
-    quarantined text,
-    deleted_at timestamp with time zone,
-    created_at timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
-    resume_at timestamp with time zone,
-    max_concurrency integer,
-    concurrency_key text,
-    key_concurrency integer DEFAULT 1 NOT NULL,
-    limits jsonb DEFAULT '{}'::jsonb NOT NULL,
-    max_losses integer DEFAULT 5 NOT NULL,
-    pause_after integer,
-    dead_since timestamp with time zone,
-    owner text,
-    source text,
-    declared jsonb,
-    overrides jsonb,
-    orphaned_at timestamp with time zone,
-    generation integer DEFAULT 0 NOT NULL,
-    payload_since bigint DEFAULT 1 NOT NULL,
-    CONSTRAINT job_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
-    CONSTRAINT job_key_concurrency_check CHECK (((key_concurrency >= 1) AND (key_concurrency <= 100000))),
-    CONSTRAINT job_lease_ms_check CHECK ((lease_ms > 0)),
-    CONSTRAINT job_max_attempts_check CHECK ((max_attempts >= 1)),
-    CONSTRAINT job_max_concurrency_check CHECK (((max_concurrency >= 1) AND (max_concurrency <= 100000))),
-    CONSTRAINT job_max_losses_check CHECK ((max_losses >= 1)),
-    CONSTRAINT job_misfire_grace_ms_check CHECK ((misfire_grace_ms >= 0)),
-    CONSTRAINT job_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'queue_one'::text, 'replace'::text]))),
-    CONSTRAINT job_owner_check CHECK ((owner = ANY (ARRAY['code'::text, 'operator'::text]))),
-    CONSTRAINT job_pause_after_check CHECK ((pause_after >= 1)),
-    CONSTRAINT job_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT job_start_deadline_ms_check CHECK ((start_deadline_ms > 0)),
-    CONSTRAINT job_timeout_ms_check CHECK ((timeout_ms > 0))
-)
-WITH (vacuum_truncate='false');
-
-COMMENT ON COLUMN rota.job.quarantined IS 'Why this job''s schedule cannot be computed; an edit lifts it.';
-
-COMMENT ON COLUMN rota.job.deleted_at IS 'A deleted job keeps its row, since its runs keep their history.';
-
-COMMENT ON COLUMN rota.job.resume_at IS 'When a paused job runs again by itself.';
-
-COMMENT ON COLUMN rota.job.concurrency_key IS 'Where in the payload the key is found, such as payload.customer.';
-
-COMMENT ON COLUMN rota.job.key_concurrency IS 'How many runs with one value of the key may run at once.';
-
-COMMENT ON COLUMN rota.job.limits IS 'Named limits and what a run costs of each.';
-
-COMMENT ON COLUMN rota.job.pause_after IS 'After how many dead letters in a row the job is paused; NULL: never.';
-
-COMMENT ON COLUMN rota.job.dead_since IS 'Dead letters from this instant on count towards pause_after: its last resume.';
-
-COMMENT ON COLUMN rota.job.owner IS 'NULL: put by a version that knew no owners.';
-
-COMMENT ON COLUMN rota.job.source IS 'The app that declares it, or the import that made it.';
-
-COMMENT ON COLUMN rota.job.declared IS 'The definition as the code gave it last.';
-
-COMMENT ON COLUMN rota.job.overrides IS 'Fields that an operator changed since, which stay until the code''s value changes.';
-
-COMMENT ON COLUMN rota.job.orphaned_at IS 'Since when its source declares it no longer.';
-
-COMMENT ON COLUMN rota.job.generation IS 'How many jobs of this id were deleted before this one.';
-
-COMMENT ON COLUMN rota.job.payload_since IS 'The version with which the present payload came.';
 
 CREATE TABLE rota.lease (
     shard smallint NOT NULL,

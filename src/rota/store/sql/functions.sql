@@ -96,6 +96,36 @@ END;
 COMMENT ON FUNCTION rota.limits_on IS
   'The limits that a run of a job with this payload is under, with their numbers of now and what the run costs.';
 
+CREATE OR REPLACE FUNCTION rota.numbers_of(limit_key text)
+RETURNS TABLE (permits integer, rate double precision, burst integer)
+  LANGUAGE sql STABLE PARALLEL SAFE ROWS 1
+BEGIN ATOMIC
+  -- No limit has a slash in its name; tenants may. A tenant's own limit stands in the place of the operator's.
+  (SELECT l.permits, l.rate, l.burst
+     FROM (SELECT split_part(numbers_of.limit_key, '/', 1) AS kind,
+                  substring(numbers_of.limit_key FROM '^[^/]*/(.*)/[^/]*$') AS owner,
+                  substring(numbers_of.limit_key FROM '[^/]*$') AS name) k
+    CROSS JOIN LATERAL (
+          SELECT x.* FROM rota.limits x
+           WHERE x.tenant_id IN (k.owner, CASE k.kind WHEN 'tenant' THEN '*' ELSE k.owner END) AND x.name = k.name
+             AND x.kind = k.kind
+           ORDER BY x.tenant_id = '*' LIMIT 1) l)
+  UNION ALL
+  (SELECT j.permits, NULL, NULL
+     FROM (SELECT split_part(numbers_of.limit_key, '/', 1) AS kind,
+                  CASE WHEN numbers_of.limit_key ~ '^(job|key)/[0-9]{1,19}(/|$)'
+                       THEN split_part(numbers_of.limit_key, '/', 2)::bigint END AS job_uid) k
+    CROSS JOIN LATERAL (
+          SELECT CASE WHEN k.kind = 'key' THEN CASE WHEN x.concurrency_key IS NOT NULL THEN x.key_concurrency END
+                      WHEN x.overlap IN ('queue', 'queue_one', 'replace') THEN 1
+                      ELSE x.max_concurrency END AS permits
+            FROM rota.job x
+           WHERE x.shard = (k.job_uid % (SELECT c.shard_count FROM rota.cluster c))::smallint AND x.job_uid = k.job_uid
+           LIMIT 1) j);
+END;
+COMMENT ON FUNCTION rota.numbers_of IS
+  'The numbers of now of the limit that a key stands for, as limits_on says them; no row, or only NULL: it is no more.';
+
 CREATE OR REPLACE FUNCTION rota.ensure_month(month date) RETURNS integer
   LANGUAGE plpgsql
 AS $$

@@ -99,3 +99,59 @@ DELETE FROM rota.bucket b
               SELECT o.tenant_id FROM rota.limits o WHERE o.kind = 'tenant' AND o.name = $name)
         LIMIT $limit FOR UPDATE SKIP LOCKED))
 RETURNING b.limit_key;
+
+-- name: forget_idle_permits
+-- Of the $limit keys after one: delete free permits, $most in all, of keys that nobody has used since $idle_since and
+-- nobody waits for, and those above their caps. Where a claim misses them, it makes them again. The answer is the last key
+-- that was met, how many were, and how many rows went.
+WITH RECURSIVE met (limit_key, place) AS (
+  SELECT $after::text, 0
+  UNION ALL
+  SELECT next.limit_key, m.place + 1
+    FROM met m
+   CROSS JOIN LATERAL (
+         SELECT p.limit_key FROM rota.permit p WHERE p.limit_key > m.limit_key ORDER BY p.limit_key LIMIT 1) next
+   WHERE m.place < $limit),
+known AS MATERIALIZED (
+  SELECT m.limit_key, coalesce(n.permits, 0) AS permits,
+         NOT EXISTS (SELECT FROM rota.permit p
+                      WHERE p.limit_key = m.limit_key AND (p.token IS NOT NULL OR p.used_at > $idle_since))
+         AND NOT EXISTS (SELECT FROM rota.pending w WHERE w.gate = 'limit' AND w.limit_key = m.limit_key) AS is_idle
+    FROM met m
+    LEFT JOIN LATERAL (SELECT * FROM rota.numbers_of(m.limit_key) LIMIT 1) n ON true
+   WHERE m.place > 0),
+gone AS (
+  DELETE FROM rota.permit p
+   WHERE p.token IS NULL AND p.ctid = ANY (ARRAY (
+         SELECT f.ctid
+           FROM known k
+          CROSS JOIN LATERAL (
+                SELECT x.ctid FROM rota.permit x
+                 WHERE x.limit_key = k.limit_key AND x.token IS NULL AND (k.is_idle OR x.slot > k.permits)
+                 LIMIT $most FOR UPDATE SKIP LOCKED) f
+          LIMIT $most))
+  RETURNING p.slot)
+SELECT max(m.limit_key) AS last, max(m.place) AS met, (SELECT count(*) FROM gone) AS rows FROM met m;
+
+-- name: forget_idle_buckets
+-- Of the $limit buckets after one: delete those that nobody has used since $idle_since and that are full again, which is
+-- what none means too, and those of limits that have no rate.
+WITH met AS MATERIALIZED (
+  SELECT b.limit_key, b.tokens, b.refilled_at FROM rota.bucket b
+   WHERE b.limit_key > $after ORDER BY b.limit_key LIMIT $limit),
+idle AS MATERIALIZED (
+  SELECT m.limit_key
+    FROM met m
+    LEFT JOIN LATERAL (SELECT * FROM rota.numbers_of(m.limit_key) LIMIT 1) n ON true
+   WHERE m.refilled_at <= $idle_since
+     AND (n.rate IS NULL OR rota.tokens_at($now, n.burst, n.rate, m.tokens, m.refilled_at) >= n.burst)),
+gone AS (
+  DELETE FROM rota.bucket
+   WHERE ctid = ANY (ARRAY (
+         SELECT held.ctid
+           FROM idle i
+          CROSS JOIN LATERAL (
+                SELECT b.ctid FROM rota.bucket b WHERE b.limit_key = i.limit_key AND b.refilled_at <= $idle_since
+                 LIMIT 1 FOR UPDATE SKIP LOCKED) held))
+  RETURNING limit_key)
+SELECT max(m.limit_key) AS last, count(*) AS met, (SELECT count(*) FROM gone) AS rows FROM met m;

@@ -26,31 +26,15 @@ RETURNING limit_key;
 -- those that are there already (in what they cost) nobody takes: they hold up nobody. Whoever is saved for comes first.
 WITH RECURSIVE live AS MATERIALIZED (
   SELECT DISTINCT pool, tenant_id FROM rota.worker WHERE expires_at > $now AND draining_at IS NULL),
-wanted AS MATERIALIZED (
-  -- No limit has a slash in its name; tenants may.
-  SELECT w.limit_key, w.after, w.idle, split_part(w.limit_key, '/', 1) AS kind,
-         substring(w.limit_key FROM '^[^/]*/(.*)/[^/]*$') AS owner, substring(w.limit_key FROM '[^/]*$') AS name,
-         CASE WHEN w.limit_key ~ '^(job|key)/[0-9]+(/|$)' THEN split_part(w.limit_key, '/', 2)::bigint END AS job_uid
-    FROM unnest($keys::text[], $afters::text[], $idles::integer[]) w (limit_key, after, idle)),
 numbers AS MATERIALIZED (
-  SELECT w.*, CASE WHEN w.job_uid IS NULL THEN l.permits ELSE j.permits END AS permits, l.rate, l.burst
-    FROM wanted w
-    LEFT JOIN LATERAL (
-         SELECT x.permits, x.rate, x.burst FROM rota.limits x
-          WHERE x.tenant_id IN (w.owner, CASE w.kind WHEN 'tenant' THEN '*' ELSE w.owner END) AND x.name = w.name
-            AND x.kind = w.kind
-          ORDER BY x.tenant_id = '*' LIMIT 1) l ON true
-    LEFT JOIN LATERAL (
-         SELECT CASE WHEN w.kind = 'key' THEN CASE WHEN x.concurrency_key IS NOT NULL THEN x.key_concurrency END
-                     WHEN x.overlap IN ('queue', 'queue_one', 'replace') THEN 1
-                     ELSE x.max_concurrency END AS permits
-           FROM rota.job x
-          WHERE x.shard = (w.job_uid % (SELECT c.shard_count FROM rota.cluster c))::smallint AND x.job_uid = w.job_uid
-          LIMIT 1) j ON true),
+  SELECT w.limit_key, w.after, w.idle, split_part(w.limit_key, '/', 1) AS kind,
+         substring(w.limit_key FROM '[^/]*$') AS name, n.permits, n.rate, n.burst
+    FROM unnest($keys::text[], $afters::text[], $idles::integer[]) w (limit_key, after, idle)
+    LEFT JOIN LATERAL (SELECT * FROM rota.numbers_of(w.limit_key) LIMIT 1) n ON true),
 saved AS MATERIALIZED (
   -- Whose turn it is, and where that run waits now; one that has gone, or whose pool is dead, is saved for no more.
   SELECT s.*, p.gate
-    FROM wanted w
+    FROM numbers w
    CROSS JOIN LATERAL (SELECT * FROM rota.saving x WHERE x.limit_key = w.limit_key LIMIT 1) s
     LEFT JOIN LATERAL (
          SELECT x.gate FROM rota.pending x

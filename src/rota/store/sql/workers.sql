@@ -64,7 +64,7 @@ met AS MATERIALIZED (
    WHERE w.place > 0 AND EXISTS (
          SELECT FROM known k WHERE k.pool = w.pool AND (k.tenant_id IS NULL OR k.tenant_id = w.tenant_id))),
 heads AS MATERIALIZED (
-  SELECT head.ctid FROM met m
+  SELECT m.pool, m.tenant_id, m.part, head.ctid FROM met m
    CROSS JOIN LATERAL (
          SELECT p.ctid, p.handler FROM rota.pending p
           WHERE p.pool = m.pool AND p.gate = 'open' AND p.tenant_id = m.tenant_id
@@ -73,9 +73,23 @@ heads AS MATERIALIZED (
          SELECT FROM known k
           WHERE k.pool = m.pool AND (k.tenant_id IS NULL OR k.tenant_id = m.tenant_id)
             AND (head.handler = ANY (k.handlers) OR k.any_handler AND head.handler NOT IN ('shell', 'http')))),
+-- What those did not use goes to the queues of which all that was looked at is to be parked: there is more behind.
+deep AS MATERIALIZED (
+  SELECT h.pool, h.tenant_id, h.part, ($limit - (SELECT count(*) FROM heads)) / count(*) OVER () AS more
+    FROM heads h GROUP BY h.pool, h.tenant_id, h.part HAVING count(*) >= h.part),
+behind AS MATERIALIZED (
+  SELECT next.ctid FROM deep d
+   CROSS JOIN LATERAL (
+         SELECT p.ctid, p.handler FROM rota.pending p
+          WHERE p.pool = d.pool AND p.gate = 'open' AND p.tenant_id = d.tenant_id
+          ORDER BY p.rank OFFSET d.part LIMIT d.more) next
+   WHERE NOT EXISTS (
+         SELECT FROM known k
+          WHERE k.pool = d.pool AND (k.tenant_id IS NULL OR k.tenant_id = d.tenant_id)
+            AND (next.handler = ANY (k.handlers) OR k.any_handler AND next.handler NOT IN ('shell', 'http')))),
 parked AS (
   UPDATE rota.pending SET gate = 'handler'
-   WHERE ctid = ANY (ARRAY (SELECT h.ctid FROM heads h)) AND gate = 'open'
+   WHERE ctid = ANY (ARRAY (SELECT h.ctid FROM heads h UNION ALL SELECT b.ctid FROM behind b)) AND gate = 'open'
   RETURNING handler)
 SELECT p.handler, NULL::text AS pool, NULL::text AS tenant_id FROM parked p
 UNION ALL
@@ -113,5 +127,6 @@ UPDATE rota.pending SET gate = 'open'
               SELECT q.ctid FROM rota.pending q
                WHERE k.h = '*' AND q.pool = k.pool AND q.tenant_id = k.tenant_id
                  AND q.gate = 'handler' AND q.handler NOT IN ('shell', 'http')
-               LIMIT $limit FOR UPDATE SKIP LOCKED) p))
+               LIMIT $limit FOR UPDATE SKIP LOCKED) p
+       LIMIT $limit))
 RETURNING pool;
