@@ -763,7 +763,7 @@ CREATE VIEW rota.job_run AS
     l.progress,
     l.progress_note,
     r.finished_at,
-    r.reason,
+    COALESCE(r.reason, l.set_apart) AS reason,
     COALESCE(r.payload,
         CASE
             WHEN ((j.payload_since = 1) OR ((r.outcome IS NULL) AND (l.token IS NULL))) THEN j.payload
