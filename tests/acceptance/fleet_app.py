@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+import threading
 from pathlib import Path
 
 import rota
@@ -30,3 +32,22 @@ async def wait_for_file(run: rota.Run) -> None:
     while not go.exists():
         await asyncio.wait({asyncio.ensure_future(run.lease_lost.wait_async())}, timeout=0.05)
     note(run, "end")
+
+
+@app.handler("die-or-wait")
+async def die_or_wait(run: rota.Run) -> None:
+    """As `wait`; but a run that `dies` kills its process when six have begun."""
+    if run.payload.get("dies"):
+        note(run, "begin")
+        calls = Path(run.payload["folder"]) / "calls"
+        while calls.read_text().count("begin ") < 6:
+            await asyncio.wait({asyncio.ensure_future(run.lease_lost.wait_async())}, timeout=0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    await wait_for_file(run)
+
+
+@app.handler("hold")
+async def hold_the_loop(run: rota.Run) -> None:
+    """Leave a line, and never give the event loop back."""
+    note(run, "hold")
+    threading.Event().wait()
