@@ -117,3 +117,41 @@ async def test_a_shell_that_does_not_exist_fails_the_attempt(desk: FakeDesk, reg
     async with at_work(desk, registry, allow_shell=True):
         await desk.until(lambda: run.state == "dead")
     assert (run.last.error or "").startswith("the command could not be started with /no/such/shell: ")
+
+
+async def test_what_a_command_leaves_in_the_background_may_write_on(
+    desk: FakeDesk, registry: HandlerRegistry, tmp_path: Path
+) -> None:
+    """Its output has a reader for as long as it lives: its next write does not end it."""
+    loop = f"while [ ! -e {tmp_path}/go ]; do echo again; sleep 0.05; done; echo last && touch {tmp_path}/done"
+    run = desk.add("shell", {"command": f"({loop}) & echo started"}, max_attempts=1)
+    async with at_work(desk, registry, allow_shell=True) as (_, heart):
+        await desk.until(lambda: run.state == "succeeded")
+        assert heart.groups, "it is ended with the worker, should that die"
+        (tmp_path / "go").touch()
+        await desk.until((tmp_path / "done").exists)
+        await desk.until(lambda: not heart.groups)
+    assert run.outcomes == [Outcome.SUCCEEDED]
+
+
+async def test_what_still_writes_in_the_background_ends_with_its_worker(
+    desk: FakeDesk, registry: HandlerRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pid = tmp_path / "pid"
+    loop = f"echo $$ > {pid}.new; mv {pid}.new {pid}; while :; do echo again; sleep 0.05; done"
+    run = desk.add("shell", {"command": f"sh -c '{loop}' & echo started"})
+    async with at_work(desk, registry, allow_shell=True):
+        await desk.until(lambda: run.state == "succeeded" and pid.exists())
+        left = int(pid.read_text())
+        assert lives(left)
+    await desk.until(lambda: not lives(left))
+    assert "shell.background_ended" in capsys.readouterr().out
+
+
+async def test_a_failed_commands_output_is_kept_though_its_background_still_writes(
+    desk: FakeDesk, registry: HandlerRegistry
+) -> None:
+    run = desk.add("shell", {"command": "sleep 30 & echo no such disk >&2; exit 3"}, max_attempts=1)
+    async with at_work(desk, registry, allow_shell=True):
+        await desk.until(lambda: run.state == "dead")
+    assert run.last.error == "exit status 3: no such disk"
