@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import random
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+import rota
 from rota.domain.ids import job_uid, run_id
 from rota.domain.job import Job
+from rota.domain.schedule import may_name
 from rota.errors import CommitUnknown, InvalidInput, KeyReused, NotFound, SlotTaken, TooLarge
 from rota.services.on_demand import OnDemand
 from rota.services.run_request import Requested
@@ -226,3 +229,54 @@ async def test_a_burst_of_runs_wanted_at_one_instant_gets_a_slot_each(rota_kit: 
     await rota_kit.put(Job(job_id="tick", handler="h"))
     made = await asyncio.gather(*(ask(rota_kit, f"order-{number}") for number in range(120)))
     assert len({run.run_id for run in made}) == len(await rota_kit.runs("tick")) == 120
+
+
+# slots of the schedule ------------------------------------------------------------------------------------------------
+
+ODD = rota.every(timedelta(milliseconds=1501), anchor=START + timedelta(milliseconds=7))
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize(
+    "schedule", [rota.cron("* * * * *"), rota.every("1s"), ODD, rota.once(START + timedelta(minutes=1))]
+)  # fmt: skip
+async def test_a_run_wanted_now_never_takes_a_slot_that_is_to_come(
+    rota_kit: RotaKit, schedule: Any, key: str | None
+) -> None:
+    """Many that are wanted in the milliseconds before and at a slot: the scheduled run is made with its own payload."""
+    await rota_kit.put(Job(job_id="tick", handler="h", schedule=schedule, payload={"by": "schedule"}))
+    slot = schedule.next_slot(START)
+    for number, before in enumerate((3, 2, 1, 1, 1, 0, 0)):
+        rota_kit.clock.set(slot - timedelta(milliseconds=before))
+        made = await ask(rota_kit, key and f"{key}-{number}", payload={"by": "hand"})
+        assert made.scheduled_for != slot
+    await rota_kit.tick()
+    [run] = [run for run in await rota_kit.runs("tick") if run.scheduled_for == slot]
+    assert (run.origin, run.payload) == ("schedule", {"by": "schedule"})
+    assert len(await rota_kit.runs("tick")) == 8
+    await rota_kit.check()
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        None, rota.cron("*/5 * * * *", tz="Asia/Kolkata"), rota.every("1h30m"), ODD, rota.every("2d3h4m5s"),
+        rota.once(START + timedelta(milliseconds=12)), rota.once(START),
+    ],
+)  # fmt: skip
+async def test_sql_and_the_program_agree_on_what_a_schedule_may_name(rota_kit: RotaKit, schedule: Any) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h", schedule=schedule))
+    chance = random.Random(1)
+    asked = [START + timedelta(milliseconds=chance.randrange(-(10**9), 10**9)) for _ in range(500)]
+    asked += [START + timedelta(seconds=second) for second in range(300)]
+    if schedule is not None:
+        named = schedule.latest_slots(START + timedelta(days=30), after=START - timedelta(days=1), count=50)
+        assert all(may_name(schedule, slot) for slot in named)
+        asked += named
+    rows = await fetch(
+        rota_kit,
+        "SELECT rota.may_name(j.schedule, at) AS named FROM unnest($1::timestamptz[]) WITH ORDINALITY a (at, n)"
+        " CROSS JOIN rota.job j ORDER BY n",
+        asked,
+    )
+    assert [row["named"] for row in rows] == [may_name(schedule, at) for at in asked]

@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+import rota
 from rota.domain.admission import rank
 from rota.domain.ids import job_uid, run_id
 from rota.domain.job import Job
@@ -221,3 +222,17 @@ async def test_a_savepoint_takes_a_run_back_and_the_transaction_goes_on(rota_kit
             await trigger_both(other)
         kept = await other.fetchval("SELECT rota.trigger('tick')")
     assert [run.run_id for run in await rota_kit.runs("tick")] == [kept]
+
+
+async def test_a_run_that_sql_wants_now_never_takes_a_slot_that_is_to_come(rota_kit: RotaKit) -> None:
+    """A burst over more than a second of a job of each second: only the scheduler takes whole seconds."""
+    await rota_kit.put(Job(job_id="job", handler="h", schedule=rota.every("1s")))
+    async with outsider(rota_kit.dsn) as other:
+        await other.execute(
+            "DO $$ BEGIN FOR n IN 1..1500 LOOP PERFORM rota.trigger('job'); END LOOP; END $$"
+        )  # fmt: skip
+        spread = await other.fetchval("SELECT max(scheduled_for) - min(scheduled_for) FROM rota.run")
+        assert spread > timedelta(seconds=1)
+        assert not await other.fetchval(
+            "SELECT count(*) FROM rota.run WHERE scheduled_for = date_trunc('second', scheduled_for)"
+        )

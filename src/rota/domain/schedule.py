@@ -25,6 +25,7 @@ __all__ = [
     "cron",
     "every",
     "format_instant",
+    "may_name",
     "next_slots",
     "once",
     "parse_instant",
@@ -111,6 +112,22 @@ def next_slots(
     if not slots:
         raise NoFurtherSlot("expression", f"has no slot after {format_instant(after)}", hint="give an earlier instant")
     return slots
+
+
+def may_name(schedule: Schedule | None, instant: datetime) -> bool:
+    """Tell whether a schedule may have a slot at an instant; False: it certainly has none.
+
+    Of two milliseconds in a row one is none at least. SQL asks the same of `rota.may_name`.
+    """
+    match schedule:
+        case None:
+            return False
+        case Cron():
+            return instant.microsecond == 0
+        case Interval():
+            return (instant - schedule.anchor) % schedule.every == timedelta(0)
+        case Once():
+            return instant == schedule.at
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:

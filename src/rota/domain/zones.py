@@ -32,6 +32,10 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 _KEY_LIMIT: Final = 64
 
 
+class UnknownZone(InvalidSchedule):
+    """A zone that the tz data of this host does not name; newer tz data may."""
+
+
 class Walls(Protocol):
     """An ordered set of wall times."""
 
@@ -78,7 +82,7 @@ def _refuse(key: str) -> NoReturn:
     lower = {known.lower(): known for known in sorted(zone_keys())}
     if close := get_close_matches(key.lower(), lower, n=1, cutoff=0.8):
         hint = f"did you mean {lower[close[0]]}?"
-    raise InvalidSchedule("tz", f"{key!r} is not a zone of tzdata {tzdata_version()}", hint=hint)
+    raise UnknownZone("tz", f"{key!r} is not a zone of tzdata {tzdata_version()}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final, get_args
 
@@ -18,7 +17,8 @@ from rota.domain.instants import future_instant
 from rota.domain.job import NAME_LIMIT, Job, JobName, check_name, check_text
 from rota.domain.merge_patch import patched
 from rota.domain.ownership import CODE, OPERATOR
-from rota.errors import Conflict, InvalidInput, Locked, NotFound, VersionConflict
+from rota.errors import Conflict, DatabaseUnavailable, InvalidInput, Locked, NotFound, VersionConflict
+from rota.services.aside import Aside
 from rota.services.hints import CANCELS, SCHEDULES, Hints, pool_topic
 from rota.services.next_slots import recompute_shard
 from rota.services.patience import Patience
@@ -39,7 +39,7 @@ from rota.store.access import TenantView
 from rota.store.audit import SYSTEM, Change
 from rota.store.database import Connection, Database, Lane, repeat
 from rota.store.jobs import JobFilter, ScheduleRow, StoredJob
-from rota.store.partitions import with_partitions
+from rota.store.partitions import through_attach
 from rota.wire.jobs import Missed
 
 __all__ = ["PAGE", "PUT_BATCH", "Declared", "Definitions", "Missed", "PutResult", "StoredJob", "job_filter"]
@@ -49,8 +49,11 @@ PAGE: Final = 1000
 REASON_LIMIT: Final = 1000
 ORPHANS_SHOWN: Final = 20
 """The most jobs that left the code of which a declaration tells."""
+RESUME_LONGEST: Final = 60.0
+"""Seconds after which, at the latest, a resume that failed is tried again."""
 RACES: Final = 3
 """How often a put begins again because somebody else created one of its jobs at the same moment."""
+_TICK: Final = timedelta(microseconds=1)
 NOBODY: Final[Mapping[str, str]] = {}
 NO_QUOTAS: Final[Mapping[str, TenantView | None]] = {}
 
@@ -80,6 +83,7 @@ class Definitions:
         self._clock = clock
         self._hints = hints
         self._quotas = Quotas(database, clock)
+        self._unresumed = Aside()
 
     async def put(
         self, jobs: Sequence[Job], *, if_version: int | None = None, pause_new: Mapping[str, str] = NOBODY,
@@ -236,13 +240,29 @@ class Definitions:
         return await self.get(job_id, tenant_id=tenant_id)
 
     async def resume_due(self, *, limit: int = 100) -> int:
-        """Resume jobs whose time to run again has come, at most `limit`; returns how many. Many may do so at once."""
-        now, resumed = self._clock.now(), 0
-        for tenant_id, job_id in await store.due_resumes(self._database, now=now, limit=limit):
-            with suppress(NotFound, Locked):  # deleted meanwhile, or held: then a later look resumes it
+        """Resume jobs whose time to run again has come, at most `limit`; returns how many. Many may do so at once.
+
+        One that somebody's open transaction holds, or that cannot be resumed for another reason, waits for a later
+        call, and the others do not wait for it.
+        """
+        now, monotonic, resumed = self._clock.now(), self._clock.monotonic(), 0
+        aside = self._unresumed.out(monotonic=monotonic)
+        for tenant_id, job_id, uid in await store.due_resumes(self._database, now=now, limit=limit, aside=aside):
+            try:
                 resumed += await self._resume(
-                    job_id, tenant_id=tenant_id, missed="policy", actor=SYSTEM, now=now, only_due=True
+                    job_id, tenant_id=tenant_id, missed="policy", actor=SYSTEM, now=now, due_uid=uid
                 )
+            except NotFound:
+                continue  # deleted meanwhile
+            except Exception as error:
+                if isinstance(error, DatabaseUnavailable) and not isinstance(error, Locked):
+                    raise
+                is_news = self._unresumed.put(
+                    uid, repr(error), first=1.0, longest=RESUME_LONGEST, monotonic=monotonic
+                )  # fmt: skip
+                if is_news and not isinstance(error, Locked):  # another scheduler's resume holds it, too
+                    log.warning("job.not_resumed", job_id=job_id, tenant_id=tenant_id, error=repr(error))
+        self._unresumed.forget_back(monotonic=monotonic)
         return resumed
 
     async def delete(self, job_id: str, *, tenant_id: str, actor: str = SYSTEM) -> int:
@@ -267,7 +287,7 @@ class Definitions:
     async def recompute(self, shards: Sequence[int]) -> int:
         """Compute all future next slots of these shards anew, after new tz data; returns how many moved."""
         now = self._clock.now()
-        moved = sum([await recompute_shard(self._database, shard, now=now) for shard in shards])
+        moved = sum([(await recompute_shard(self._database, shard, now=now)).moved for shard in shards])
         if moved:
             self._hints.publish(SCHEDULES)
         return moved
@@ -373,7 +393,7 @@ class Definitions:
             await check_job_quota(tx, Counter(job.tenant_id for job in plan.created))
         for before in plan.overtaken:
             # The old schedule's slots that nobody has looked at yet never run, and leave their trace.
-            await drop_missed(tx, before, policy={"edit": "schedule"}, now=now)
+            await drop_missed(tx, before, policy={"edit": "schedule"}, upto=now, now=now)
         if plan.writes:
             if edits := [write for write in plan.writes if write.job.name in standing]:
                 await store.keep_payloads(tx, edits)
@@ -395,18 +415,24 @@ class Definitions:
         return [plan.results[job.name] for job in jobs]
 
     async def _resume(
-        self, job_id: str, *, tenant_id: str, missed: Missed, actor: str, now: datetime, only_due: bool = False
+        self, job_id: str, *, tenant_id: str, missed: Missed, actor: str, now: datetime, due_uid: int | None = None
     ) -> bool:
-        """Resume a job in a transaction of its own; False when it is not paused, or not until now."""
-        making: list[datetime] = []
+        """Resume a job in a transaction of its own; False when it is not paused.
+
+        With `due_uid` it is that one, if its time has come; Locked is raised at once where somebody else has it.
+        """
 
         async def once() -> frozenset[str]:
-            making.clear()
             async with self._database.transaction() as tx:
-                stored = await _locked(tx, tenant_id, job_id)
-                if stored.paused_at is None or (only_due and not _is_due(stored, now=now)):
+                if due_uid is None:
+                    stored = await _locked(tx, tenant_id, job_id)
+                else:
+                    stored = await _locked_free(tx, due_uid, job_id)
+                if stored.paused_at is None or (due_uid is not None and not _is_due(stored, now=now)):
                     return frozenset()
-                settled = await settle_missed(tx, stored, missed=missed, now=now, making=making.extend)
+                # A slot at the end of a pause that has one was not held back by it.
+                upto = stored.resume_at - _TICK if due_uid is not None and stored.resume_at is not None else now
+                settled = await settle_missed(tx, stored, missed=missed, upto=upto, now=now)
                 version = await store.set_pause(tx, stored.job_uid, paused_at=None, reason=None, now=now)
                 slot = settled.next_slot
                 await _reschedule(tx, stored, version=version, next_run_at=slot, next_slot=slot, now=now)
@@ -420,7 +446,7 @@ class Definitions:
                     topics.add(CANCELS)
                 return frozenset(topics)
 
-        topics = await with_partitions(self._database, making, once)
+        topics = await through_attach(once)
         for topic in topics:
             self._hints.publish(topic)
         return bool(topics)
@@ -455,6 +481,15 @@ async def _locked(tx: Connection, tenant_id: str, job_id: str) -> StoredJob:
         raise _unknown(job_id)
     stored = (await store.lock_live(tx, [name])).get(name)
     if stored is None:
+        raise _unknown(job_id)
+    return stored
+
+
+async def _locked_free(tx: Connection, uid: int, job_id: str) -> StoredJob:
+    stored = await store.lock_free(tx, uid)
+    if stored is None:
+        raise Locked(f"an open transaction holds the job {job_id!r}")
+    if stored.deleted:
         raise _unknown(job_id)
     return stored
 

@@ -1,29 +1,46 @@
 """Computed next slots anew: after new tz data, and after a clock that was ahead has been set back."""
 
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
-from rota.errors import InvalidInput
+import structlog
+
+from rota.errors import DatabaseUnavailable, InvalidInput
 from rota.store import jobs as store
 from rota.store.database import Database
 from rota.store.due import parse_schedule
 
 PAGE: Final = 1000
 
+log = structlog.get_logger()
 
-async def recompute_shard(database: Database, shard: int, *, now: datetime) -> int:
-    """Compute a shard's future next slots as the first ones after `now`; returns how many moved.
 
-    A slot that is a run already stays that run: when it comes due again, nothing is made.
+class Recomputed(NamedTuple):
+    """How many next slots moved, and how many could not be computed for now."""
+
+    moved: int
+    left: int
+
+
+async def recompute_shard(database: Database, shard: int, *, now: datetime) -> Recomputed:
+    """Compute a shard's future next slots as the first ones after `now`.
+
+    A slot that is a run already stays that run: when it comes due again, nothing is made. Whatever is wrong with one
+    job, the others move on. Raises DatabaseUnavailable.
     """
-    moved, after = 0, -1
+    moved, left, after = 0, 0, -1
     while rows := await store.stored_slots(database, shard, after=after, now=now, limit=PAGE):
         after = rows[-1].job_uid
         for row in rows:
             try:
                 slot = None if row.schedule is None else parse_schedule(row.schedule).next_slot(now)
+                if slot != row.next_slot:
+                    moved += await store.move_next_slot(database, row, next_slot=slot, now=now)
             except InvalidInput:
                 continue  # the scheduler quarantines it when it comes due, with the reason
-            if slot != row.next_slot and await store.move_next_slot(database, row, next_slot=slot, now=now):
-                moved += 1
-    return moved
+            except DatabaseUnavailable:
+                raise
+            except Exception as error:
+                left += 1
+                log.warning("slot.not_recomputed", job_id=row.job_id, error=repr(error))
+    return Recomputed(moved=moved, left=left)

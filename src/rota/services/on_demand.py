@@ -25,7 +25,7 @@ from rota.services.turns import Turns
 from rota.store import jobs, requests, runs
 from rota.store.audit import SYSTEM
 from rota.store.database import Database, Lane, repeat
-from rota.store.partitions import with_partitions
+from rota.store.partitions import through_attach
 from rota.store.requests import KeyedRequest, Replay, ReplayedRun, SlotKey
 
 REPLAY_BATCH: Final = 1000
@@ -116,7 +116,9 @@ class OnDemand:
             if question.keyed is not None and (before := await self._made_before(question.keyed)):
                 return before
             raise refusal
-        wanted = Wanted(question=question, job=job, job_uid=stored.job_uid, actor=actor, now=now)
+        wanted = Wanted(
+            question=question, job=job, job_uid=stored.job_uid, next_slot=stored.next_slot, actor=actor, now=now
+        )
         keyed = question.keyed
         if keyed is not None:
             return await self._patience.ask(
@@ -140,7 +142,7 @@ class OnDemand:
     async def _make(self, wanted: Wanted, slot: datetime) -> bool:
         """Make the run of a slot; False when it is taken, or the job is deleted meanwhile."""
         try:
-            pool = await with_partitions(self._database, [slot], lambda: wanted.make(self._database, slot))
+            pool = await through_attach(lambda: wanted.make(self._database, slot))
         except CommitUnknown:
             # The slot tells: if the run stands there and was made at this very instant, it is ours.
             key = SlotKey(wanted.job_uid, slot)
@@ -156,7 +158,7 @@ class OnDemand:
         """Make the run and its key in one transaction, or return the run for which the key stands."""
         for _ in range(LOOKS):
             try:
-                slot = await with_partitions(self._database, wanted.slots, lambda: self._make_keyed(wanted, keyed))
+                slot = await through_attach(lambda: self._make_keyed(wanted, keyed))
             except CommitUnknown:
                 # The key tells. If it is not there now, the caller asks again and finds out.
                 found = await repeat(lambda: requests.find_key(self._database, keyed), clock=self._clock)

@@ -13,6 +13,7 @@ from rota.domain.ids import run_id, slot_of, to_milliseconds
 from rota.domain.instants import format_instant
 from rota.domain.job import NAME_LIMIT, Job, check_payload, check_text
 from rota.domain.run import Gate
+from rota.domain.schedule import may_name
 from rota.errors import InvalidInput, KeyReused
 from rota.store import requests
 from rota.store.database import Connection, Database
@@ -21,7 +22,7 @@ from rota.store.requests import KeyedRequest, KeyedRun, SlotKey
 KEY_LIMIT: Final = 200
 """The most characters of an Idempotency-Key."""
 REACH: Final = timedelta(days=7305)
-"""How far from now a slot may lie: every month has partitions of its own, which all tenants share."""
+"""How far from now a slot may lie."""
 NOW_SLOTS: Final = 50
 """How many slots a run that is wanted now tries: others of its job may have been wanted at the same instant."""
 NOW_NEAR: Final = 4
@@ -77,23 +78,31 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A request for a run of a job that is there."""
+    """A request for a run of a job that is there. `next_slot` is the first that its schedule has not made yet."""
 
     question: Question
     job: Job
     job_uid: int
+    next_slot: datetime | None
     actor: str
     now: datetime
     seed: float = field(default_factory=random.random)
 
     @property
     def slots(self) -> Sequence[datetime]:
-        """The slots to try: "now" is any that is free at this instant, so two callers in one millisecond get two."""
+        """The slots to try: "now" is any that is free at this instant, so two callers in one millisecond get two.
+
+        None of them is a slot that the job's schedule is still to make: that is the scheduler's.
+        """
         if self.question.slot is not None:
             return [self.question.slot]
         whole = self.now.replace(microsecond=self.now.microsecond // 1000 * 1000)
         far = random.Random(self.seed).sample(range(NOW_NEAR, NOW_SPREAD), NOW_SLOTS - NOW_NEAR)
-        return [whole + timedelta(milliseconds=later) for later in (*range(NOW_NEAR), *far)]
+        near = [whole + timedelta(milliseconds=later) for later in (*range(NOW_NEAR), *far)]
+        return [slot for slot in near if not self._is_to_come(slot)]
+
+    def _is_to_come(self, slot: datetime) -> bool:
+        return self.next_slot is not None and slot >= self.next_slot and may_name(self.job.schedule, slot)
 
     def available_at(self, slot: datetime) -> datetime:
         return self.now if self.question.slot is None else max(slot, self.now)

@@ -11,7 +11,7 @@ from rota.errors import DatabaseUnavailable
 from rota.store import claims
 from rota.store.claims import Settled
 from rota.store.database import Database
-from rota.store.partitions import with_partitions
+from rota.store.partitions import through_attach
 
 log = structlog.get_logger()
 
@@ -37,11 +37,7 @@ async def write(
     Raises DatabaseUnavailable: what passes by itself is nobody's guilt.
     """
     try:
-        settled = await with_partitions(
-            database,
-            [verdict.key.scheduled_for for verdict in verdicts],
-            lambda: claims.settle(database, verdicts, now=now, expired_by=expired_by),
-        )
+        settled = await through_attach(lambda: claims.settle(database, verdicts, now=now, expired_by=expired_by))
     except DatabaseUnavailable:
         raise
     except Exception as error:

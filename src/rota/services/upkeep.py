@@ -1,5 +1,7 @@
 """Housekeeping that nobody waits for: partitions made ahead, the handler gate, rows that nobody asks for any more."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -24,59 +26,119 @@ FORGET_INTERVAL: Final = 10.0
 FORGET_BATCH: Final = 2000
 """Seconds between two looks at claims and keys, and the most rows of each that go at once."""
 
+RETRY_FIRST: Final = 5.0
+RETRY_LONGEST: Final = 300.0
+"""Seconds after which a task that failed is tried again: twice as many each time."""
+
 log = structlog.get_logger()
 
 
 class Upkeep:
-    """Runs beside every scheduler; each step is safe to do twice and by many."""
+    """Runs beside every scheduler; each step is safe to do twice and by many.
+
+    Each task has a time of its own: one that fails is tried again later, each time twice as late, and costs the others
+    nothing.
+    """
 
     def __init__(self, database: Database, clock: Clock, hints: Hints) -> None:
         self._database = database
         self._clock = clock
         self._hints = hints
         self._others = StepWatch(clock, patience=ANNOUNCED_WITHIN)
-        self._partitions_at = float("-inf")
-        self._forgot_at = float("-inf")
+        self._fair_now = clock.now()
         self._parked_upto = workers.FIRST_QUEUE
+        self._tasks = (
+            _Task("unpark", self._unpark, every=0.0),
+            _Task("park", self._park, every=0.0),
+            _Task("partitions", self._make_partitions, every=PARTITION_INTERVAL),
+            _Task("workers", self._forget_workers, every=PARTITION_INTERVAL),
+            _Task("claims", self._forget_claims, every=FORGET_INTERVAL),
+            _Task("keys", self._forget_keys, every=FORGET_INTERVAL),
+        )
 
     async def tick(self) -> bool:
-        """Open and shut handler gates; now and then forget old rows; once an hour look after partitions."""
-        fair_now = self._others.fair_now()
-        opened = await workers.unpark_known(self._database, now=fair_now, limit=GATE_BATCH)
-        parked, self._parked_upto = await workers.park_unknown(
-            self._database, now=fair_now, limit=GATE_BATCH, after=self._parked_upto
-        )
-        for pool in set(opened):
-            self._hints.publish(pool_topic(pool))
-        for handler in set(parked):
-            log.warning("handler.unknown", handler=handler, runs=parked.count(handler))
-        if self._clock.monotonic() - self._partitions_at >= PARTITION_INTERVAL:
-            await self._hourly()
-            self._partitions_at = self._clock.monotonic()
-        forgot_all = await self._forget()
-        return not forgot_all or len(opened) >= GATE_BATCH or len(parked) >= GATE_BATCH
+        """Do what is due: open and shut handler gates; now and then forget old rows; once an hour make partitions.
+
+        Raises the first trouble when nothing that was due could be done.
+        """
+        self._fair_now = self._others.fair_now()
+        more, done, troubles = False, 0, list[Exception]()
+        for task in self._tasks:
+            if not task.is_due(monotonic=self._clock.monotonic()):
+                continue
+            try:
+                has_more = await task.do()
+            except Exception as error:
+                troubles.append(error)
+                wait = task.failed(monotonic=self._clock.monotonic())
+                log.warning("upkeep.failed", task=task.name, failures=task.failures, again_in=wait, error=repr(error))
+            else:
+                done += 1
+                more |= has_more
+                task.succeeded(has_more=has_more, monotonic=self._clock.monotonic())
+        if troubles and not done:
+            raise troubles[0]
+        return more
 
     async def pause(self) -> float:
         """Look once a second."""
         return INTERVAL
 
-    async def _forget(self) -> bool:
-        """Forget a batch of old claims and keys; False when there may be more."""
-        if self._clock.monotonic() - self._forgot_at < FORGET_INTERVAL:
-            return True
-        now = self._clock.now()
-        gone = (
-            await claims.forget_claims(self._database, before=now - KEEP_CLAIMS, limit=FORGET_BATCH),
-            await runs.forget_keys(self._database, before=now - KEEP_KEYS, limit=FORGET_BATCH),
-        )
-        if max(gone) >= FORGET_BATCH:
-            return False
-        self._forgot_at = self._clock.monotonic()
-        return True
+    async def _unpark(self) -> bool:
+        opened = await workers.unpark_known(self._database, now=self._fair_now, limit=GATE_BATCH)
+        for pool in set(opened):
+            self._hints.publish(pool_topic(pool))
+        return len(opened) >= GATE_BATCH
 
-    async def _hourly(self) -> None:
-        now = self._clock.now()
-        made = await partitions.ensure_months(self._database, partitions.months_ahead(now))
-        gone = await workers.forget_lapsed(self._database, before=now - FORGET_AFTER)
-        if made or gone:
-            log.info("upkeep.done", partitions_made=made, rows_forgotten=gone)
+    async def _park(self) -> bool:
+        parked, self._parked_upto = await workers.park_unknown(
+            self._database, now=self._fair_now, limit=GATE_BATCH, after=self._parked_upto
+        )
+        for handler in set(parked):
+            log.warning("handler.unknown", handler=handler, runs=parked.count(handler))
+        return len(parked) >= GATE_BATCH
+
+    async def _make_partitions(self) -> bool:
+        made = await partitions.ensure_months(self._database, partitions.months_ahead(self._clock.now()))
+        if made:
+            log.info("upkeep.partitions", made=made)
+        return False
+
+    async def _forget_workers(self) -> bool:
+        gone = await workers.forget_lapsed(self._database, before=self._clock.now() - FORGET_AFTER)
+        if gone:
+            log.info("upkeep.workers", forgotten=gone)
+        return False
+
+    async def _forget_claims(self) -> bool:
+        before = self._clock.now() - KEEP_CLAIMS
+        return await claims.forget_claims(self._database, before=before, limit=FORGET_BATCH) >= FORGET_BATCH
+
+    async def _forget_keys(self) -> bool:
+        before = self._clock.now() - KEEP_KEYS
+        return await runs.forget_keys(self._database, before=before, limit=FORGET_BATCH) >= FORGET_BATCH
+
+
+@dataclass(slots=True)
+class _Task:
+    """One piece of upkeep and when it is due; `do` returns whether there may be more of it at once."""
+
+    name: str
+    do: Callable[[], Awaitable[bool]]
+    every: float
+    due_at: float = float("-inf")
+    failures: int = 0
+
+    def is_due(self, *, monotonic: float) -> bool:
+        return self.due_at <= monotonic
+
+    def succeeded(self, *, has_more: bool, monotonic: float) -> None:
+        self.failures = 0
+        self.due_at = monotonic if has_more else monotonic + self.every
+
+    def failed(self, *, monotonic: float) -> float:
+        """Put the task off; returns for how many seconds."""
+        self.failures += 1
+        wait = min(RETRY_LONGEST, RETRY_FIRST * 2.0 ** min(self.failures - 1, 10))
+        self.due_at = monotonic + wait
+        return wait

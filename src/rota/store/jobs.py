@@ -128,6 +128,12 @@ async def lock(tx: Connection, uids: Sequence[int]) -> dict[int, StoredJob]:
     return {stored.job_uid: stored for stored in await _with_schedules(tx, rows)}
 
 
+async def lock_free(tx: Connection, uid: int) -> StoredJob | None:
+    """Return a job as `lock` does, unless somebody else's transaction holds it: that is not waited for."""
+    rows = await tx.fetch(sql.lock_free_jobs, shards=[shard_of(uid)], job_uids=[uid])
+    return next(iter(await _with_schedules(tx, rows)), None)
+
+
 async def lock_live(tx: Connection, names: Sequence[JobName]) -> dict[JobName, StoredJob]:
     """Return the jobs that live under these names, locked with their schedules until the transaction ends."""
     rows = await tx.fetch(sql.lock_live_jobs, **_names(names))
@@ -354,15 +360,20 @@ async def amend_pause(tx: Connection, uid: int, *, reason: str, resume_at: datet
     )  # fmt: skip
 
 
-async def due_resumes(database: Database, *, now: datetime, limit: int) -> list[tuple[str, str]]:
-    """Return (tenant, job id) of paused jobs whose time to run again has come, at most `limit`."""
-    rows = await database.fetch(sql.due_resumes, now=now, limit=limit)
-    return [(row["tenant_id"], row["job_id"]) for row in rows]
+async def due_resumes(
+    database: Database, *, now: datetime, limit: int, aside: Sequence[int]
+) -> list[tuple[str, str, int]]:  # fmt: skip
+    """Return (tenant, job id, uid) of paused jobs whose time to run again has come, at most `limit`.
+
+    Jobs in `aside` are left out.
+    """
+    rows = await database.fetch(sql.due_resumes, now=now, limit=limit, aside=aside)
+    return [(row["tenant_id"], row["job_id"], row["job_uid"]) for row in rows]
 
 
-async def has_live_run(tx: Connection, uid: int) -> bool:
-    """Whether the job has a run that waits or runs."""
-    return bool(await tx.fetch(due_sql.live_among, shards=[shard_of(uid)], job_uids=[uid]))
+async def has_live_run(tx: Connection, uid: int, *, now: datetime) -> bool:
+    """Whether a run of the job lives: it runs, or waits and its slot has come."""
+    return bool(await tx.fetch(due_sql.live_among, shards=[shard_of(uid)], job_uids=[uid], now=now))
 
 
 async def make_missed(

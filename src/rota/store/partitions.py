@@ -1,22 +1,35 @@
-"""Monthly partitions: made ahead by upkeep, and on the spot for a row that comes sooner than upkeep."""
+"""Monthly partitions, made ahead by upkeep. Slots of all other months share one, so no row is without a place."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import MAXYEAR, UTC, date, datetime
+from datetime import MAXYEAR, date, datetime
 from typing import Final, TypeVar
 
+import asyncpg
+
+from rota.errors import SetupFailed
 from rota.store.database import Database, MissingPartition
 from rota.store.statements import upkeep as sql
 
 MONTHS_AHEAD: Final = 3
+_IN_THE_WAY: Final = "RT423"
 
 T = TypeVar("T")
 
 
 async def ensure_months(database: Database, months: Iterable[date]) -> int:
-    """Make the partitions of these months (UTC) unless they are there; returns how many were made."""
+    """Make the partitions of these months (UTC) unless they are there; returns how many were made.
+
+    Rows of theirs that came while they were far move in. Raises DatabaseUnavailable when somebody's open transaction
+    is in the way for longer than a second, and SetupFailed when a table is that has a month's name.
+    """
     made = 0
     for month in sorted({month.replace(day=1) for month in months}):
-        [row] = await database.fetch(sql.ensure_month, month=month)
+        try:
+            [row] = await database.fetch(sql.ensure_month, month=month)
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == _IN_THE_WAY:
+                raise SetupFailed(error.args[0], hint=error.hint) from error
+            raise
         made += row["made"]
     return made
 
@@ -29,10 +42,9 @@ def months_ahead(now: datetime) -> list[date]:
     return [date(month // 12 + 1, month % 12 + 1, 1) for month in months]
 
 
-async def with_partitions(database: Database, slots: Iterable[datetime], write: Callable[[], Awaitable[T]]) -> T:
-    """Run a write; when a slot's month has no partition yet, make it and write again, once."""
+async def through_attach(write: Callable[[], Awaitable[T]]) -> T:
+    """Run a write; once more when a slot's month got a partition of its own at this very moment."""
     try:
         return await write()
     except MissingPartition:
-        await ensure_months(database, (slot.astimezone(UTC).date() for slot in slots))
         return await write()

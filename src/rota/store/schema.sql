@@ -101,46 +101,102 @@ COMMENT ON FUNCTION rota.complete(run_id uuid, lease_token uuid, result jsonb) I
 
 CREATE FUNCTION rota.ensure_month(month date) RETURNS integer
     LANGUAGE plpgsql
+    SET lock_timeout TO '1s'
     AS $$
 DECLARE
-  first date := date_trunc('month', month::timestamp)::date;
+  first constant date := date_trunc('month', month::timestamp)::date;
+  low constant timestamptz := first::timestamp AT TIME ZONE 'UTC';
+  high constant timestamptz := (first + interval '1 month') AT TIME ZONE 'UTC';
   parent text;
   child text;
+  far text;
   made integer := 0;
 BEGIN
-  -- One maker at a time; a plain CREATE ... PARTITION OF would lock the parent against everybody, ATTACH does not.
+  -- Nothing is waited for where nothing is to be made.
+  IF 2 = (SELECT count(*) FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+           WHERE i.inhparent IN ('rota.run'::regclass, 'rota.attempt'::regclass)
+             AND c.oid IN (to_regclass(format('rota.run_%s', to_char(first, 'YYYY_MM'))),
+                           to_regclass(format('rota.attempt_%s', to_char(first, 'YYYY_MM'))))) THEN
+    RETURN 0;
+  END IF;
+  -- One maker at a time. Whoever keeps it in an open transaction keeps the others for no longer than lock_timeout.
   PERFORM pg_advisory_xact_lock(hashtext('rota.ensure_month'));
   FOREACH parent IN ARRAY ARRAY['run', 'attempt'] LOOP
     child := format('%s_%s', parent, to_char(first, 'YYYY_MM'));
-    IF to_regclass(format('rota.%I', child)) IS NULL THEN
-      EXECUTE format('CREATE TABLE rota.%I (LIKE rota.%I INCLUDING ALL)', child, parent);
-      IF parent = 'run' THEN
-        -- A floor of pages, as for the hot tables below.
-        EXECUTE format('ALTER TABLE rota.%I SET (vacuum_truncate = false)', child);
-        EXECUTE format('INSERT INTO rota.%I (shard, job_uid, scheduled_for, created_at, origin)
-                        SELECT 0, n, ''epoch'', ''epoch'', ''manual'' FROM generate_series(1, 2000) n', child);
-        EXECUTE format('DELETE FROM rota.%I', child);
-      END IF;
-      -- Half a page is left for the row that gains its outcome, which keeps that update HOT.
-      EXECUTE format('ALTER TABLE rota.%I SET (fillfactor = %s, autovacuum_vacuum_scale_factor = 0.1,
-                                               autovacuum_analyze_scale_factor = 0.05)',
-                     child, CASE parent WHEN 'run' THEN 50 ELSE 100 END);
-      EXECUTE format('ALTER TABLE rota.%I ATTACH PARTITION rota.%I FOR VALUES FROM (%L) TO (%L)', parent, child,
-                     first::timestamp AT TIME ZONE 'UTC', (first + interval '1 month') AT TIME ZONE 'UTC');
-      made := made + 1;
+    far := format('%s_far', parent);
+    CONTINUE WHEN EXISTS (SELECT FROM pg_catalog.pg_inherits i
+                           WHERE i.inhparent = to_regclass(format('rota.%I', parent))
+                             AND i.inhrelid = to_regclass(format('rota.%I', child)));
+    IF to_regclass(format('rota.%I', child)) IS NOT NULL THEN
+      RAISE EXCEPTION 'the table rota.% is in the way: it is no partition of rota.%', child, parent
+        USING ERRCODE = 'RT423', HINT = format('a month that was detached: rename it, drop it, or attach it again; until '
+                                               'then the rows of this month are kept in rota.%s', far);
     END IF;
+    EXECUTE format('CREATE TABLE rota.%I (LIKE rota.%I INCLUDING ALL)', child, parent);
+    IF parent = 'run' THEN
+      -- A floor of pages, as for the hot tables.
+      EXECUTE format('ALTER TABLE rota.%I SET (vacuum_truncate = false)', child);
+      EXECUTE format('INSERT INTO rota.%I (shard, job_uid, scheduled_for, created_at, origin)
+                      SELECT 0, n, ''epoch'', ''epoch'', ''manual'' FROM generate_series(1, 2000) n', child);
+      EXECUTE format('DELETE FROM rota.%I', child);
+    END IF;
+    -- Half a page is left for the row that gains its outcome, which keeps that update HOT.
+    EXECUTE format('ALTER TABLE rota.%I SET (fillfactor = %s, autovacuum_vacuum_scale_factor = 0.1,
+                                             autovacuum_analyze_scale_factor = 0.05)',
+                   child, CASE parent WHEN 'run' THEN 50 ELSE 100 END);
+    -- Rows of this month that came while it was far move in. Most of them under their own locks alone; what came
+    -- meanwhile, under the table's, which all statements need: it is waited for briefly, and held while few rows move.
+    EXECUTE format('WITH moved AS (DELETE FROM rota.%I WHERE scheduled_for >= %L AND scheduled_for < %L RETURNING *)
+                    INSERT INTO rota.%I SELECT * FROM moved', far, low, high, child);
+    PERFORM set_config('lock_timeout', '200ms', true);
+    EXECUTE format('LOCK TABLE rota.%I IN ACCESS EXCLUSIVE MODE', far);
+    EXECUTE format('WITH moved AS (DELETE FROM rota.%I WHERE scheduled_for >= %L AND scheduled_for < %L RETURNING *)
+                    INSERT INTO rota.%I SELECT * FROM moved', far, low, high, child);
+    -- A plain CREATE ... PARTITION OF would lock the parent against everybody, ATTACH does not.
+    EXECUTE format('ALTER TABLE rota.%I ATTACH PARTITION rota.%I FOR VALUES FROM (%L) TO (%L)', parent, child, low, high);
+    made := made + 1;
   END LOOP;
   RETURN made;
 END
 $$;
 
-COMMENT ON FUNCTION rota.ensure_month(month date) IS 'Make the month''s partitions (UTC) unless they are there; returns how many.';
+COMMENT ON FUNCTION rota.ensure_month(month date) IS 'Make the month''s partitions (UTC) unless they are there; returns how many. Commit at once: it locks run_far.';
 
 CREATE FUNCTION rota.handler_key(handler text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (handler ~ '^https?://'::text) THEN 'http'::text ELSE handler END;
 
 COMMENT ON FUNCTION rota.handler_key(handler text) IS 'What a worker must know to run a handler: its name, or "http" for every HTTP target.';
+
+CREATE FUNCTION rota.held_slots(shards smallint[], job_uids bigint[], slots timestamp with time zone[]) RETURNS TABLE(shard smallint, job_uid bigint)
+    LANGUAGE plpgsql
+    SET lock_timeout TO '1ms'
+    AS $$
+#variable_conflict use_column
+DECLARE
+  wanted record;
+BEGIN
+  -- Each is tried, and taken back.
+  FOR wanted IN SELECT w.shard, w.job_uid, w.slot FROM unnest(shards, job_uids, slots) w (shard, job_uid, slot) LOOP
+    BEGIN
+      PERFORM FROM rota.schedule s WHERE s.shard = wanted.shard AND s.job_uid = wanted.job_uid FOR NO KEY UPDATE NOWAIT;
+      INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin)
+      VALUES (wanted.shard, wanted.job_uid, wanted.slot, wanted.slot, 'schedule')
+      ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING;
+      RAISE EXCEPTION 'taken back' USING ERRCODE = 'RT000';
+    EXCEPTION
+      WHEN lock_not_available THEN
+        shard := wanted.shard;
+        job_uid := wanted.job_uid;
+        RETURN NEXT;
+      WHEN OTHERS THEN
+        NULL;  -- nobody holds it; what else may be wrong with it is told by the one who makes it
+    END;
+  END LOOP;
+END
+$$;
+
+COMMENT ON FUNCTION rota.held_slots(shards smallint[], job_uids bigint[], slots timestamp with time zone[]) IS 'Which of these jobs'' slots cannot be made at once, since an open transaction holds the run or the schedule.';
 
 CREATE FUNCTION rota.instant_text(instant timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -241,6 +297,23 @@ CREATE FUNCTION rota.limits_on(tenant_id text, job_uid bigint, overlap text, max
 END;
 
 COMMENT ON FUNCTION rota.limits_on(tenant_id text, job_uid bigint, overlap text, max_concurrency integer, concurrency_key text, key_concurrency integer, limits jsonb, payload jsonb) IS 'The limits that a run of a job with this payload is under, with their numbers of now and what the run costs.';
+
+CREATE FUNCTION rota.may_name(schedule jsonb, instant timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+  SELECT CASE
+    WHEN schedule IS NULL THEN false
+    WHEN schedule ->> 'kind' = 'once' THEN instant = (schedule ->> 'at')::timestamptz
+    WHEN schedule ->> 'kind' = 'interval' AND schedule ->> 'every' ~ '^([0-9]{1,7}d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$'
+         AND schedule ->> 'every' ~ '[1-9]' THEN
+      mod(round(extract(epoch FROM instant - coalesce(schedule ->> 'anchor', 'epoch')::timestamptz) * 1000),
+          round(extract(epoch FROM (schedule ->> 'every')::interval) * 1000)) = 0
+    -- Cron names whole seconds.
+    ELSE instant = date_trunc('second', instant) END
+$_$;
+
+COMMENT ON FUNCTION rota.may_name(schedule jsonb, instant timestamp with time zone) IS 'Whether a schedule may have a slot at an instant; false: it certainly has none.';
 
 CREATE TABLE rota.cluster (
     one boolean DEFAULT true NOT NULL,
@@ -478,6 +551,7 @@ DECLARE
   now_at constant timestamptz := date_trunc('milliseconds', clock_timestamp());
   slot timestamptz := coalesce(scheduled_for, now_at);
   available_at timestamptz;
+  is_new boolean;
   job rota.job;
   made uuid;
 BEGIN
@@ -519,13 +593,22 @@ BEGIN
 
   -- "Now" is the first instant from now on that is still free: a transaction may want many runs of one job.
   FOR turn IN 1..50 LOOP
-    IF to_regclass(format('rota.run_%s', to_char(slot AT TIME ZONE 'UTC', 'YYYY_MM'))) IS NULL THEN
-      PERFORM rota.ensure_month((slot AT TIME ZONE 'UTC')::date);
+    IF wanted_slot IS NULL AND rota.may_name(job.schedule, slot) AND EXISTS (
+         SELECT FROM rota.schedule s WHERE s.shard = job.shard AND s.job_uid = job.job_uid AND s.next_slot <= slot) THEN
+      -- A slot to come stays the scheduler's. The next millisecond is none: slots lie a second apart, or more.
+      slot := slot + interval '1 millisecond';
     END IF;
-    INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
-    VALUES (job.shard, job.job_uid, slot, now_at, 'manual', given)
-    ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING;
-    IF FOUND THEN
+    BEGIN
+      INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
+      VALUES (job.shard, job.job_uid, slot, now_at, 'manual', given)
+      ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING;
+      is_new := FOUND;
+    EXCEPTION WHEN check_violation THEN
+      -- The slot's month has got a partition of its own at this very moment.
+      CONTINUE WHEN turn = 1;
+      RAISE;
+    END;
+    IF is_new THEN
       made := rota.run_id(job.job_uid, slot);
     END IF;
     EXIT WHEN made IS NOT NULL OR wanted_slot IS NOT NULL;

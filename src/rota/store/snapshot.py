@@ -1,7 +1,7 @@
 """The schema as one text: `schema.sql` is what all migrations together make, for people to read and for a test to hold.
 
-`python -m rota.store.snapshot` writes it anew, with a server of its own. Monthly partitions are left out, since their
-names depend on the date.
+`python -m rota.store.snapshot` writes it anew, with a server of its own. Partitions are left out: they are like their
+parents, and the names of the monthly ones depend on the date.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from rota.store.migrate import migrate
 SCHEMA: Final = Path(__file__).with_name("schema.sql")
 
 _HEADER: Final = "-- Written by `python -m rota.store.snapshot` from the migrations: change those, then write it.\n"
-_PARTITIONS: Final = "rota.(run|attempt)_[0-9]*"
+_PARTITIONS: Final = "rota.(run|attempt)_([0-9]*|far)"
 # Comments, settings and psql's own commands at the start of a line; the indented ones belong to a function's body.
 _NOISE: Final = re.compile(r"^(--|SET |SELECT pg_catalog\.set_config|\\)[^\n]*\n", re.MULTILINE)
 

@@ -5,7 +5,13 @@ SELECT * FROM rota.job
  -- lock_live_jobs: WHERE (shard, tenant_id, job_id) IN (
  -- lock_live_jobs:       SELECT * FROM unnest($shards::smallint[], $tenant_ids::text[], $job_ids::text[]))
  -- lock_live_jobs:   AND deleted_at IS NULL
- ORDER BY shard, job_uid FOR UPDATE;
+ ORDER BY shard, job_uid FOR UPDATE
+ -- lock_free_jobs: SKIP LOCKED
+;
+
+-- name: lock_free_jobs
+-- like: lock_jobs
+-- The same for a shared loop, which waits for nobody: jobs that somebody's open transaction holds are left out.
 
 -- name: lock_live_jobs
 -- like: lock_jobs
@@ -196,9 +202,10 @@ UPDATE rota.job SET pause_reason = $reason, resume_at = $resume_at::timestamptz,
 RETURNING version;
 
 -- name: due_resumes
--- Paused jobs whose time to run again has come.
-SELECT tenant_id, job_id FROM rota.job
- WHERE resume_at <= $now AND paused_at IS NOT NULL AND deleted_at IS NULL ORDER BY resume_at LIMIT $limit;
+-- Paused jobs whose time to run again has come, but for those in $aside.
+SELECT tenant_id, job_id, job_uid FROM rota.job
+ WHERE resume_at <= $now AND paused_at IS NOT NULL AND deleted_at IS NULL AND job_uid <> ALL ($aside::bigint[])
+ ORDER BY resume_at LIMIT $limit;
 
 -- name: make_missed
 -- Make the runs of slots that a pause held back; a slot that somebody triggered meanwhile has its run. The caller holds
