@@ -180,6 +180,9 @@ async def test_what_was_saved_is_free_again_when_the_run_is_cancelled(rota_kit: 
         held += await look(rota_kit)
     await succeed(rota_kit, held[1:])
     assert await look(rota_kit, 0.1) == [], "what is free is kept"
+    waits = [run for run in await rota_kit.runs("light", tenant_id="m") if run.gate == "limit"]
+    reason = await rota_kit.rota.why.run(waits[0].run_id, tenant_id="m")
+    assert "are kept for a run that takes as many" in reason.text
     [run] = await rota_kit.runs("heavy", tenant_id="z")
     await rota_kit.on_demand.cancel(run.run_id, tenant_id="z", actor=SYSTEM)
     assert [each.job_id for each in await look(rota_kit, 0.1)] == ["light"]

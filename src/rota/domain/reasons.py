@@ -113,6 +113,7 @@ def on_limit(run: Waiting, look: LimitLook, held: Held, *, now: datetime) -> Rea
         return _limited(run, look, cause, f"{name[0].upper()}{name[1:]} is closed: it has 0 permits.")
     wants = "" if look.cost == 1 else f", of which it takes {look.cost},"
     room = f"{look.in_use} of {look.permits} permits{wants} are in use"
+    room += f", and {look.saved} are kept for a run that takes as many" if look.saved else ""
     return _limited(
         run, look, cause, f"{name[0].upper()}{name[1:]} is full: {room}{_by(held)}{_parked(look.ahead)}.", held
     )

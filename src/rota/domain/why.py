@@ -133,6 +133,8 @@ class LimitLook:
     """Tokens in the bucket by now."""
     ahead: int
     """Runs of the same tenant that are parked on it and rank better."""
+    saved: int = 0
+    """What it saves at the moment for a run of another tenant or pool."""
 
     @property
     def cost(self) -> int:
@@ -146,9 +148,9 @@ class LimitLook:
         """Return what it lacks for the run; None: nothing."""
         if self.permits == 0:
             return Cause.CLOSED
-        if self.permits is not None and self.permits - self.in_use < self.cost:
+        if self.permits is not None and self.permits - self.in_use - self.saved < self.cost:
             return Cause.PERMITS
-        if self.tokens is not None and self.tokens < self.cost:
+        if self.tokens is not None and self.tokens - self.saved < self.cost:
             return Cause.TOKENS
         return None
 
@@ -156,7 +158,7 @@ class LimitLook:
         """Return when the bucket holds enough for the run, if nobody else takes of it; rounded up to a millisecond."""
         assert self.rate is not None, "it has a rate"
         assert self.tokens is not None, "it has a rate"
-        missing = max(0.0, self.cost - self.tokens)
+        missing = max(0.0, self.cost + self.saved - self.tokens)
         return now + timedelta(milliseconds=math.ceil(missing / self.rate * 1000))
 
 

@@ -120,6 +120,9 @@ class Dispatch:
         now = self._clock.now()
         await self._let_in(asked.pool, now=now)
         round_ = self._round(asked)
+        began = self._clock.monotonic()
+        if round_.is_resting(began):
+            return []
         scan = asked.limit
         for number in range(LOOKS):
             wanted = asked.limit - len(taking.claims)
@@ -149,6 +152,9 @@ class Dispatch:
                 # Many that have to wait may stand in front: they are put aside by more and more.
                 scan = min(SCAN_LIMIT, max(4 * scan, 32))
             elif not look.has_more and place.low_water == BOTTOM:
+                if not taking.claims:
+                    at = self._clock.monotonic()
+                    round_.found_nothing(took=at - began, monotonic=at)
                 break
             # What is noted under a claim's id is one look's, the first that takes something.
             if len(taking.claims) >= asked.limit or (taking.claims and key is not None):

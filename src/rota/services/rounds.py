@@ -20,6 +20,12 @@ TURN_LENGTH: Final = 8
 LONGEST_REACH: Final = 64
 """How many tenants may have a turn at a claim after claims that found nothing, however few runs it asks for."""
 
+LONG_LOOK: Final = 0.02
+"""Seconds from which a look that finds nothing is a long one: it reads what only other workers know."""
+REST: Final = 4
+"""How many times as long as such a look took nobody looks again."""
+LONGEST_REST: Final = 1.0
+
 
 class Round:
     """One round. `tenant_id` is the only tenant whose runs are claimed; None: all of them take turns.
@@ -33,6 +39,16 @@ class Round:
         self._full_scan_at = float("-inf")
         self._turn_length = TURN_LENGTH
         self._reach = 1
+        self._rests_until = float("-inf")
+
+    def is_resting(self, monotonic: float) -> bool:
+        """Tell whether a look that found nothing was so long that the next one is to wait: hints come often."""
+        return monotonic < self._rests_until
+
+    def found_nothing(self, *, took: float, monotonic: float) -> None:
+        """Take note of a claim that found nothing, and how many seconds it looked."""
+        if took >= LONG_LOOK:
+            self._rests_until = monotonic + min(REST * took, LONGEST_REST)
 
     def place(self, monotonic: float, *, limit: int) -> Place:
         """Return where a claim of so many runs begins."""

@@ -18,8 +18,9 @@ ROWS_SEEN: Final = 1_000_000
 class LimitView:
     """A limit with its use as its tenant sees it; `tenant_id` `*`: the operator's.
 
-    `in_use` counts permits that are held, None without permits. `waiting` counts runs of the tenant that asked, the
-    operator's of all, up to WAITING_SHOWN. `tokens` are left now, None without a rate.
+    `in_use` counts permits that are held, None without permits; runs that ran already when the limit was put hold none.
+    `waiting` counts runs of the tenant that asked, the operator's of all, up to WAITING_SHOWN. `tokens` are left now,
+    None without a rate.
     """
 
     tenant_id: str

@@ -25,6 +25,9 @@ SELECT r.outcome, r.finished_at, j.job_id,
 -- before this one. No count goes beyond $most.
 SELECT lim.limit_key, coalesce(lim.name, lim.kind) AS name, lim.kind, lim.weight, lim.permits, lim.rate, lim.burst,
        (SELECT count(*) FROM rota.permit x WHERE x.limit_key = lim.limit_key AND x.token IS NOT NULL) AS in_use,
+       coalesce((SELECT s.cost FROM rota.saving s
+                  WHERE s.limit_key = lim.limit_key AND s.saves AND s.until > $now
+                    AND (s.tenant_id, s.pool) <> (p.tenant_id, p.pool)), 0) AS saved,
        CASE WHEN lim.rate IS NOT NULL THEN
          rota.tokens_at($now, lim.burst, lim.rate, b.tokens, b.refilled_at) END AS tokens,
        (SELECT count(*) FROM (
