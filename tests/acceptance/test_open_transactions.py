@@ -1,19 +1,21 @@
 """An application's open transaction holds what it touched, and nothing else: whoever asks for the rest is answered."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from rota.domain.job import Job
+from rota.store.database import BOUNDS, Lane
+from rota.store.sessions import Bounds
 from rota.testing import RotaKit
 from tests.api.conftest import Answer, Caller, Served
 from tests.api.conftest import server as server
 from tests.api.conftest import serving as serving
 from tests.services.stories import states
-from tests.store.stage import outsider, uncommitted, until
+from tests.store.stage import outsider, uncommitted, until, until_waiting_for
 
 CALLERS = 30
 ANSWERED = 15.0
@@ -147,3 +149,60 @@ async def test_a_run_that_an_open_transaction_completes_cannot_be_cancelled_just
     async with answered():
         assert (await me.post(path)).code == "run-finished"
     assert await states(kit, "held") == ["succeeded"]
+
+
+TENANTS = ("acme", "globex", "initech", "umbrella")
+
+
+@pytest.fixture
+def patient_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets lists wait for a lock, so that one stands for a list that takes long; and sets how long they may take."""
+
+    def set_limit(seconds: float) -> None:
+        monkeypatch.setitem(cast("dict[Lane, Bounds]", BOUNDS), Lane.READS, Bounds(statement=seconds, lock=60.0))
+
+    return set_limit
+
+
+DEAD = "/v1/runs?state=dead"
+
+
+async def test_slow_lists_of_many_tenants_leave_claims_and_edits_their_connections(
+    server: Served, patient_reads: Callable[[float], None]
+) -> None:
+    patient_reads(20.0)
+    me = await server.tenant()
+    readers = [await server.tenant(tenant) for tenant in TENANTS for _ in range(5)]
+    for job_id in ("once", "other"):
+        await me.put_job(job_id)
+    async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead_letter") as other:
+        reading = [asyncio.create_task(reader.get(DEAD)) for reader in readers]
+        size = server.kit.database.size_of(Lane.READS)
+        assert len(await until_waiting_for(other, waiters=size)) == size
+        await others_go_on(server, me, "other", 1)
+        await other.execute("ROLLBACK")
+    async with answered():
+        assert {answer.status for answer in await asyncio.gather(*reading)} <= {200, 429, 503}
+        (await readers[0].get(DEAD)).ok()
+
+
+async def test_a_list_that_takes_too_long_is_ended_in_the_server(
+    server: Served, patient_reads: Callable[[float], None]
+) -> None:
+    patient_reads(0.3)
+    me = await server.tenant()
+    async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead_letter"), answered():
+        answer = await me.get(DEAD)
+        assert (answer.status, answer.code) == (503, "too-slow")
+        await until_nobody_waits(server.kit)
+
+
+async def test_a_list_ends_with_its_caller(server: Served, patient_reads: Callable[[float], None]) -> None:
+    patient_reads(20.0)
+    me = await server.tenant()
+    async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead_letter") as other, answered():
+        reading = asyncio.create_task(me.get(DEAD))
+        await until_waiting_for(other)
+        reading.cancel()
+        await asyncio.wait({reading})
+        await until_nobody_waits(server.kit)

@@ -152,6 +152,9 @@ class Route(APIRoute):
                 request.state.call = Call(api=api, principal=principal, names_tenant=names_tenant)
                 api.note_uses()
             self._refuse_unknown(request)
+            if self.methods == {"GET"}:
+                # What is only read ends with its caller, in the database too.
+                return await while_there(request, respond(request))
             if self.body_field is None:
                 return await respond(request)
             with api.bodies.held_for(owner) as hold:

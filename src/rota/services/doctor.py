@@ -10,9 +10,10 @@ from rota.domain.duration import format_duration
 from rota.domain.zones import tzdata_version
 from rota.errors import InvalidInput
 from rota.store import doctor as store
-from rota.store.database import Database
+from rota.store.database import BOUNDS, Database, Lane
 from rota.store.doctor import AuditedSchedule, AuditedSlot
 from rota.store.due import parse_schedule
+from rota.store.sessions import UNKEPT_HINT
 
 SHOWN: Final = 20
 """The most findings of one kind that are listed."""
@@ -49,6 +50,7 @@ class Doctor:
         """Return all checks."""
         return [
             await self._server(),
+            self._connection(),
             self._own_clock(),
             await self._fleet(),
             await self.conservation(),
@@ -106,6 +108,20 @@ class Doctor:
         facts = await store.server(self._database)
         findings = ["the server takes no writes: Rota needs the one primary"] if facts["read_only"] else []
         return Check(name="server", findings=tuple(findings), facts=facts)
+
+    def _connection(self) -> Check:
+        """What stands between this process and the server; asked after the first statement, which showed it."""
+        way = self._database.way
+        findings = []
+        if not way.keeps_statements:
+            findings.append(f"a pooler keeps no prepared statements, which costs round trips: {UNKEPT_HINT}")
+        if way.is_pooled and not way.is_bounded(BOUNDS[Lane.WORK]):
+            findings.append(
+                "a pooler does not pass on Rota's statement_timeout and lock_timeout, so each statement brings them"
+                " along, three round trips more: give them to Rota's role (ALTER ROLE ... IN DATABASE ... SET)"
+            )
+        facts = {"pooled": way.is_pooled, "hints": not way.is_pooled, "keeps_statements": way.keeps_statements}
+        return Check(name="connection", findings=tuple(findings), facts=facts)
 
     def _own_clock(self) -> Check:
         if not isinstance(self._clock, DatabaseClock):

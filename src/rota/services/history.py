@@ -11,7 +11,7 @@ from rota.domain.job import JobName
 from rota.domain.run import RunState
 from rota.domain.run_filter import RunFilter
 from rota.errors import InvalidCursor, InvalidInput, NotFound
-from rota.services.turns import Turns
+from rota.services.turns import TURN_WAIT, Turns
 from rota.store import jobs, runs, workers
 from rota.store.database import Database, Lane
 from rota.store.runs import AttemptView, DeadLetter, Place, RunView, SkippedView, SlotKey
@@ -39,7 +39,7 @@ class History:
         self._database = database
         self._wide = database.on(Lane.READS)
         self._clock = clock
-        self._turns = Turns()
+        self._turns = Turns(patience=TURN_WAIT)
 
     async def run(self, run_id: UUID, *, tenant_id: str | None = None) -> tuple[RunView, list[AttemptView]]:
         """Return a run with its ended attempts, oldest first. Raises NotFound, InvalidInput."""

@@ -21,7 +21,7 @@ from rota.services.patience import Patience
 from rota.services.quota import Quotas
 from rota.services.run_request import Question, Requested, Wanted, answer, check_reach
 from rota.services.shedding import Shedding
-from rota.services.turns import Turns
+from rota.services.turns import TURN_WAIT, Turns
 from rota.store import jobs, requests, runs
 from rota.store.audit import SYSTEM
 from rota.store.database import Database, Lane, repeat
@@ -69,7 +69,7 @@ class OnDemand:
         self._clock = clock
         self._hints = hints
         self._quotas = Quotas(database, clock)
-        self._turns = Turns()
+        self._turns = Turns(patience=TURN_WAIT)
         self._patience = Patience()
         self._shedding = Shedding(database, clock)
 

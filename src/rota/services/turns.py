@@ -21,8 +21,10 @@ TURN_WAIT: Final = 5.0
 class Turns:
     """Tells who may read now: `async with turns.of(tenant_id)`."""
 
-    def __init__(self, *, at_once: int = WIDE_READS) -> None:
+    def __init__(self, *, at_once: int = WIDE_READS, patience: float | None = None) -> None:
+        """`patience`: seconds that a caller waits for its turn; None, as long as it takes."""
         self._at_once = at_once
+        self._patience = patience
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
@@ -30,7 +32,7 @@ class Turns:
         """Wait for a turn of the tenant's, and have it while the block lasts. Raises TooManyCalls."""
         turns = self._turns.setdefault(tenant_id, asyncio.Semaphore(self._at_once))
         try:
-            async with asyncio.timeout(TURN_WAIT):
+            async with asyncio.timeout(self._patience):
                 await turns.acquire()
         except TimeoutError:
             raise TooManyCalls(

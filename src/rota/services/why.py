@@ -10,7 +10,7 @@ from rota.domain.ids import slot_of
 from rota.domain.job import JobName
 from rota.domain.why import Cause, Held, Reason, Waiting
 from rota.errors import Conflict, NotFound
-from rota.services.turns import Turns
+from rota.services.turns import TURN_WAIT, Turns
 from rota.store import jobs
 from rota.store import why as store
 from rota.store.database import Database, Lane
@@ -34,7 +34,7 @@ class Why:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database.on(Lane.READS)
         self._clock = clock
-        self._turns = Turns()
+        self._turns = Turns(patience=TURN_WAIT)
 
     async def run(self, run_id: UUID, *, tenant_id: str) -> Reason:
         """Return the first gate that holds a run, or that it runs or has ended. Raises NotFound, InvalidInput."""

@@ -11,15 +11,16 @@ from importlib.resources import files
 from typing import Any, Final
 
 import asyncpg
-from asyncpg.connect_utils import SessionAttribute
 
 from rota.domain.ids import SHARD_COUNT
 from rota.errors import DatabaseUnavailable, SchemaMismatch
 from rota.store.database import translate
-from rota.store.sessions import CONNECT_TIMEOUT
+from rota.store.sessions import CONNECT_TIMEOUT, Bounds, Sessions
 
 LOCK_TIMEOUT: Final = 30.0
 """Seconds that a migration waits for another one, or for a table's lock."""
+UNHURRIED: Final = Bounds(statement=0.0, lock=LOCK_TIMEOUT)
+"""A step may take as long as it takes; its locks, and an end without a word, are bounded as everywhere."""
 MINIMUM_SERVER: Final = 160000
 
 _LOCK_KEY: Final = 0x526F7461  # "Rota"
@@ -72,9 +73,7 @@ async def migrate(
     DatabaseUnavailable when another migration holds the lock for longer than `lock_timeout` seconds.
     """
     try:
-        connection: Any = await asyncpg.connect(
-            dsn, timeout=CONNECT_TIMEOUT, target_session_attrs=SessionAttribute.read_write
-        )
+        connection: Any = await Sessions(dsn).open(UNHURRIED)
     except Exception as error:
         raise translate(error, "migrate", sent=False) from error
     try:
@@ -109,15 +108,18 @@ async def schema_version(dsn: str) -> int | None:
     Raises SchemaMismatch for a server that is too old for any.
     """
     try:
-        connection: Any = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT)
+        connection: Any = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT, statement_cache_size=0)
     except Exception as error:
         raise translate(error, "schema version", sent=False) from error
     try:
         _check_server(connection)
-        if await connection.fetchval("SELECT to_regclass('rota.migration')") is None:
-            return None
-        version: int | None = await connection.fetchval("SELECT max(version) FROM rota.migration")
-        return version
+        # In a transaction, and without prepared statements: a pooler hands the session to somebody else between two.
+        async with connection.transaction():
+            await connection.execute(f"SET LOCAL lock_timeout = {int(LOCK_TIMEOUT * 1000)}")
+            if await connection.fetchval("SELECT to_regclass('rota.migration')") is None:
+                return None
+            version: int | None = await connection.fetchval("SELECT max(version) FROM rota.migration")
+            return version
     finally:
         await connection.close(timeout=CONNECT_TIMEOUT)
 

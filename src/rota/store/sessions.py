@@ -70,8 +70,11 @@ class Way:
         """Whether a statement is bounded, and prepared, without a transaction of its own."""
         if not self.is_pooled and self.takes_settings:
             return True
-        is_bounded = 0 < self.statement <= bounds.statement and 0 < self.lock <= bounds.lock
-        return is_bounded and self.keeps_statements
+        return self.is_bounded(bounds) and self.keeps_statements
+
+    def is_bounded(self, bounds: Bounds) -> bool:
+        """Whether a session stands under these bounds, or closer ones, by itself."""
+        return 0 < self.statement <= bounds.statement and 0 < self.lock <= bounds.lock
 
     def begin(self, bounds: Bounds) -> str:
         """Return the command that begins a transaction within the bounds."""
