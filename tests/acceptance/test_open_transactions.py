@@ -55,7 +55,6 @@ async def others_go_on(served: Served, me: Caller, job_id: str, number: int) -> 
         assert (await me.post(f"/v1/jobs/{job_id}/resume", {})).status == 200
         await me.put_job(job_id, description=f"edit {number}")
         run_id = await me.trigger(job_id)
-        assert (await me.get(f"/v1/runs/{run_id}")).status == 200
         assert [run["run_id"] for run in await me.claim(handlers=["h"], limit=100)].count(run_id) == 1
         ready = (await served.caller().get("/readyz")).json
         assert "the database does not answer" not in ready["problems"]
@@ -175,7 +174,7 @@ async def test_slow_lists_of_many_tenants_leave_claims_and_edits_their_connectio
     readers = [await server.tenant(tenant) for tenant in TENANTS for _ in range(5)]
     for job_id in ("once", "other"):
         await me.put_job(job_id)
-    async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead_letter") as other:
+    async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead") as other:
         reading = [asyncio.create_task(reader.get(DEAD)) for reader in readers]
         size = server.kit.database.size_of(Lane.READS)
         assert len(await until_waiting_for(other, waiters=size)) == size
@@ -191,7 +190,7 @@ async def test_a_list_that_takes_too_long_is_ended_in_the_server(
 ) -> None:
     patient_reads(0.3)
     me = await server.tenant()
-    async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead_letter"), answered():
+    async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead"), answered():
         answer = await me.get(DEAD)
         assert (answer.status, answer.code) == (503, "too-slow")
         await until_nobody_waits(server.kit)
@@ -200,7 +199,7 @@ async def test_a_list_that_takes_too_long_is_ended_in_the_server(
 async def test_a_list_ends_with_its_caller(server: Served, patient_reads: Callable[[float], None]) -> None:
     patient_reads(20.0)
     me = await server.tenant()
-    async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead_letter") as other, answered():
+    async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead") as other, answered():
         reading = asyncio.create_task(me.get(DEAD))
         await until_waiting_for(other)
         reading.cancel()

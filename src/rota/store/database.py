@@ -132,7 +132,7 @@ class Database:
         try:
             beside = max(1, size // 2)
             for lane, limit in {Lane.WORK: size, Lane.URGENT: reserved, Lane.CALLS: beside, Lane.READS: beside}.items():
-                opened: Any = _opening(sessions, BOUNDS[lane], name)
+                opened: Any = _opening(sessions, lane, name)
                 pools[lane] = await asyncpg.create_pool(
                     dsn, min_size=0, max_size=limit, connect=opened, max_inactive_connection_lifetime=300.0,
                     reset=_leave_as_it_is,
@@ -319,11 +319,11 @@ async def repeat(action: Callable[[], Awaitable[T]], *, clock: Clock, tries: int
     return await action()
 
 
-def _opening(sessions: Sessions, bounds: Bounds, name: str) -> Callable[..., Awaitable[Any]]:
+def _opening(sessions: Sessions, lane: Lane, name: str) -> Callable[..., Awaitable[Any]]:
     """Return the function by which a pool opens its connections."""
 
     async def open_connection(*_: object, loop: object, **options: Any) -> Any:
-        return await sessions.open(bounds, server_settings={"application_name": name}, **options)
+        return await sessions.open(BOUNDS[lane], server_settings={"application_name": name}, **options)
 
     return open_connection
 
