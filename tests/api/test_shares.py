@@ -4,14 +4,13 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
 from rota.api import body, polls
 from rota.domain.attempt import Report
-from rota.domain.run import RunState
-from rota.services.completion import Completion
+from rota.services.completion import Completion, Reported
 from tests.api.conftest import Caller, Served, soon
 
 
@@ -22,14 +21,14 @@ class Reports:
         self.batches: list[int] = []
         self.may_go = asyncio.Event()
         self.may_go.set()
-        report = Completion.report
+        settle = Completion.settle
 
-        async def noted(completion: Completion, reports: Sequence[Report]) -> dict[UUID, RunState]:
+        async def noted(completion: Completion, reports: Sequence[Report]) -> Reported:
             self.batches.append(len(reports))
             await self.may_go.wait()
-            return await report(completion, reports)
+            return await settle(completion, reports)
 
-        monkeypatch.setattr(Completion, "report", noted)
+        monkeypatch.setattr(Completion, "settle", noted)
 
 
 @pytest.fixture
