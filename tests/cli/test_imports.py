@@ -77,9 +77,9 @@ def test_a_job_that_two_files_define_is_refused_in_the_second(bare: Cli, tmp_pat
 
 
 def test_a_file_that_cannot_be_read_keeps_the_others_in(bare: Cli, crontab: str, tmp_path: Path) -> None:
-    said = bare("import", "crontab", str(tmp_path / "away"), str(tmp_path), crontab, "--dry-run", "--json")
+    said = bare("import", "crontab", str(tmp_path / "away"), crontab, "--dry-run", "--json")
     assert said.code == 1
-    assert [refused["line"] for refused in said.document["refused"]] == [0, 0, 3, 4]
+    assert [refused["line"] for refused in said.document["refused"]] == [0, 3, 4]
     assert len(said.document["jobs"]) == 2
 
 
@@ -102,3 +102,35 @@ def test_what_was_suspended_is_paused_after_its_first_import_only(rota: Cli, tmp
 def test_a_zone_or_a_pool_that_cannot_be_is_refused_before_anything(bare: Cli, crontab: str) -> None:
     assert bare("import", "crontab", crontab, "--tz", "Nowhere").err.startswith("error: tz: ")
     assert bare("import", "crontab", crontab, "--pool", " x").err.startswith("error: pool: ")
+
+
+def test_a_folder_gives_its_files_and_those_that_cron_passes_over_are_named(bare: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "cron.d"
+    folder.mkdir()
+    for name in ("app", "app.dpkg-old", "app~", ".placeholder", "app.sh"):
+        (folder / name).write_text("0 3 * * * root /opt/app/sync\n")
+    for given in ([str(folder)], [str(path) for path in folder.iterdir()]):
+        document = bare("import", "crontab", *given, "--dry-run", "--json").document
+        assert [job["payload"]["user"] for job in document["jobs"]] == ["root"]
+        passed = {Path(warning["file"]).name for warning in document["warnings"] if "passed over" in warning["text"]}
+        assert passed == {"app.dpkg-old", "app~", ".placeholder", "app.sh"}
+
+
+def test_another_zone_and_an_earlier_versions_ids_leave_one_job_an_entry(rota: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "crontab"
+    file.write_text("0 3 * * * /opt/a\n")
+    former = "crontab-a-b242a09270"  # what version 0.1 called it in Asia/Tokyo
+    rota.json("job", "put", former, "--handler", "shell", "--label", "imported-from=crontab")
+    first = rota("import", "crontab", str(file), "--tz", "Asia/Tokyo", "--json").document
+    assert first["replaced"] == [former]
+    again = rota("import", "crontab", str(file), "--tz", "Europe/Berlin", "--json").document
+    assert (again["created"], again["changed"]) == (0, 1)
+    [job] = rota.json("job", "list")["jobs"]
+    assert job["job"]["schedule"]["tz"] == "Europe/Berlin"
+
+
+def test_shell_jobs_that_no_worker_would_run_are_warned_of(rota: Cli, crontab: str) -> None:
+    said = rota("import", "crontab", crontab)
+    assert (
+        "no live worker of the pool 'default' runs shell jobs: start one with `rota worker --allow-shell`" in said.err
+    )

@@ -1,5 +1,6 @@
 """Crontabs become jobs as cron would read them; what cannot be read is named by its line and costs nothing else."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from rota.domain.job import Job
 from rota.domain.misfire import Skip
-from rota.domain.schedule import Cron
+from rota.domain.schedule import Cron, cron
 from rota.errors import InvalidInput
 from rota.importers.crontab import ENVIRONMENT_LIMIT, VARIABLE_LIMIT, read_crontab
 from rota.importers.crontab_lines import cut_at_percent, read_lines, why_cut_short
@@ -179,7 +180,7 @@ def test_two_equal_lines_are_two_jobs() -> None:
     assert twice.jobs[0] == once.jobs[0]
 
 
-@pytest.mark.parametrize("other", ["1 3 * * * /opt/a", "0 3 * * * /opt/b", "CRON_TZ=Asia/Tokyo\n0 3 * * * /opt/a"])
+@pytest.mark.parametrize("other", ["1 3 * * * /opt/a", "0 3 * * * /opt/b"])
 def test_an_edited_entry_is_another_job(other: str) -> None:
     assert read(other).jobs[0].job_id != read("0 3 * * * /opt/a").jobs[0].job_id
 
@@ -239,10 +240,96 @@ def test_form_feeds_and_other_separators_end_no_line() -> None:
     assert commands(read("0 1 * * * a\x0cb\u2028c\x85d")) == ["a\x0cb\u2028c\x85d"]
 
 
-def test_six_time_fields_are_warned_of() -> None:
-    result = read("0 0 3 * * * /opt/a")
-    assert commands(result) == ["* /opt/a"]
-    assert "none for seconds" in warnings_at(result, 1)
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "Europe/Berlin"])
+def test_another_zone_changes_a_job_and_makes_none(zone: str) -> None:
+    (before,), (after,) = read("0 3 * * * /opt/a").jobs, read("0 3 * * * /opt/a", tz=zone).jobs
+    assert after.job_id == before.job_id
+    assert after.schedule != before.schedule
+
+
+def test_the_id_of_an_earlier_version_is_known() -> None:
+    (entry,) = read("0 3 * * * /opt/a", tz="Asia/Tokyo").imported
+    assert entry.former_id == "crontab-a-b242a09270"
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("0 0 3 * * * /opt/a", "0 3 * * *"),
+        ("0 15 9 * * 1-5 /opt/a", "15 9 * * 1-5"),
+        ("0 0 6 * * MON-FRI /opt/a", "0 6 * * MON-FRI"),
+        ("0 15 10 ? * MON /opt/a", "15 10 * * MON"),
+        ("0 9 * * 1 2027 /opt/a", "0 9 * * 1"),
+    ],
+)
+@pytest.mark.parametrize("system", [True, False, None])
+def test_a_sixth_time_field_is_neither_a_user_nor_a_command(line: str, hint: str, system: bool | None) -> None:
+    result = read(line, system=system)
+    assert result.jobs == []
+    (refusal,) = result.refused
+    assert f"'{hint}'" in refusal.reason
+    cron(hint)
+
+
+@pytest.mark.parametrize("field", ["? 3 * * *", "0 3 ? * *", "0 3 * * ?"])
+def test_a_question_mark_is_refused_with_what_it_means_elsewhere(field: str) -> None:
+    (refusal,) = read(f"{field} /opt/a").refused
+    assert "1 = Sunday: write their names" in refusal.reason
+
+
+def test_a_trailing_backslash_continues_nothing() -> None:
+    result = read("0 3 * * * /opt/a \\\n1 3 * * * /opt/b \\\\\n")
+    assert len(result.jobs) == 2
+    assert "the next one stands alone" in warnings_at(result, 1)
+    assert warnings_at(result, 2) == ""
+
+
+def test_a_random_delay_is_a_jitter_and_no_variable() -> None:
+    result = read("RANDOM_DELAY=30\n0 3 * * * /opt/a\n")
+    assert result.jobs[0].payload["environment"] == {}
+    assert "jitter" in warnings_at(result, 1)
+
+
+def test_an_empty_zone_is_the_default_from_there_on() -> None:
+    result = read("CRON_TZ=Asia/Tokyo\n0 1 * * * a\nCRON_TZ=\n0 1 * * * b\n", tz="Europe/Berlin")
+    assert [slots(job, 1)[0] for job in result.jobs] == ["2026-01-01T16:00Z", "2026-01-02T00:00Z"]
+    assert result.refused == ()
+
+
+@pytest.mark.parametrize(
+    ("expression", "patience"),
+    [
+        ("* * * * *", timedelta(minutes=1)),
+        ("*/7 * * * *", timedelta(minutes=4)),
+        ("0 3 * * *", timedelta(hours=1)),
+        ("0 3 29 2 *", timedelta(hours=1)),
+    ],
+)
+def test_nothing_is_made_up_by_a_run_that_found_no_worker_in_time(expression: str, patience: timedelta) -> None:
+    (job,) = read(f"{expression} /opt/a").jobs
+    assert job.start_deadline == patience
+
+
+@pytest.mark.parametrize(
+    ("written", "shape"),
+    [
+        ("~ 3 * * *", r"\d+ 3 \* \* \*"),
+        ("0~29 3 * * *", r"[012]?\d 3 \* \* \*"),
+        ("H H * * *", r"\d+ \d+ \* \* \*"),
+        ("H/15 * * * *", r"(\d|1[0-4])-59/15 \* \* \* \*"),
+        ("H(0-29)/10 * H * *", r"\d-29/10 \* \d+ \* \*"),
+        ("H 4 * * H", r"\d+ 4 \* \* [0-6]"),
+    ],
+)
+def test_what_chance_would_pick_comes_from_the_jobs_id(written: str, shape: str) -> None:
+    once, again = read(f"{written} /opt/a"), read(f"# moved\n{written} /opt/a", tz="Asia/Tokyo")
+    assert once.refused == ()
+    (expression,) = expressions(once)
+    assert re.fullmatch(shape, expression)
+    assert expressions(again) == [expression], "the same wherever and whenever it is read"
+    assert f"becomes '{expression}'" in warnings_at(once, 1)
+    spread = {expressions(read(f"{written} /opt/{n}"))[0] for n in range(40)}
+    assert len(spread) > 5
 
 
 def test_a_leading_dash_of_suse_is_read() -> None:
@@ -304,7 +391,7 @@ def test_the_default_zone_is_said_once() -> None:
 
 @pytest.mark.parametrize(
     "zone",
-    [b"CRON_TZ=Mars/Phobos", b"CRON_TZ=", b"CRON_TZ='UTC", b"\xef\xbb\xbfCRON_TZ=UTC", b"CRON_TZ=UTC\x00"],
+    [b"CRON_TZ=Mars/Phobos", b"CRON_TZ='UTC", b"\xef\xbb\xbfCRON_TZ=UTC", b"CRON_TZ=UTC\x00"],
 )
 def test_no_entry_below_an_unknown_zone_is_read_in_another(zone: bytes) -> None:
     result = read(b"0 1 * * * a\n" + zone + b"\n0 2 * * * b\n@daily c\nCRON_TZ=Asia/Tokyo\n0 3 * * * d")

@@ -54,7 +54,7 @@ def test_a_job_in_json() -> None:
     assert (value["handler"], value["overlap"], value["start_deadline"], value["paused"]) == (
         "shell",
         "allow",
-        None,
+        3600.0,
         False,
     )
     assert (value["schedule"]["expression"], value["schedule"]["tz"]) == ("0 3 * * *", "Europe/Berlin")

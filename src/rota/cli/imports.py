@@ -1,8 +1,10 @@
 """`rota import crontab`: schedule files of other systems as jobs. What is refused keeps nothing else from going in."""
 
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import uuid4
 
 import typer
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
     from rota.assembly import Rota
     from rota.importers.result import ImportedJob, Refusal, Warning_
     from rota.services.definitions import PutResult
+
+
+IMPORTED: Final = "imported-from=crontab"
+JOBS_AT_ONCE: Final = 1000
+FOLDER_LIMIT: Final = 10_000
+"""The most files of a folder."""
+_CRON_D_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(slots=True)
@@ -71,8 +80,13 @@ async def crontab(
     else:
         source = f"import-{call.clock.now():%Y%m%dT%H%M%S}-{uuid4().hex[:6]}"
         async with call.opened() as rota:
+            replaced = await _replace_former(rota, found)
             results, paused = await _put(rota, found, source)
+            await _look_for_workers(rota, found)
         document, text, table = _done(found, results, paused)
+        if replaced:
+            document["replaced"] = replaced
+            text += f"\n{counted(len(replaced), 'job')} of an earlier import under another id went for these"
         if any(result.created for result in results):
             document["source"] = source
             text += f"\n`rota import undo {source}` deletes the jobs that were created"
@@ -103,7 +117,7 @@ def _read(call: Call, files: Sequence[str], *, tz: str, system: bool | None, poo
     changes = {"pool": pool} if pool is not None else {}
     if tenant_id != DEFAULT_TENANT:
         changes["tenant_id"] = tenant_id
-    for file in files:
+    for file in _files(files, found):
         name = "stdin" if file == "-" else file
         try:
             data = read_bytes(file, limit=FILE_LIMIT)
@@ -124,6 +138,31 @@ def _read(call: Call, files: Sequence[str], *, tz: str, system: bool | None, poo
     return found
 
 
+def _files(given: Sequence[str], found: Found) -> Iterator[str]:
+    """Yield the files, those of a folder in its place; those of a cron.d that cron passes over are passed over."""
+    from rota.importers.result import Refusal, Warning_
+
+    for place in given:
+        try:
+            inside = sorted(entry.path for entry in os.scandir(place)) if os.path.isdir(place) else [place]
+        except OSError as error:
+            found.refused.append(Refusal(file=place, line=0, reason=f"cannot be read: {error.strerror or error}"))
+            continue
+        if len(inside) > FOLDER_LIMIT:
+            reason = f"the folder holds {len(inside)} files, and at most {FOLDER_LIMIT} are read"
+            found.refused.append(Refusal(file=place, line=0, reason=reason))
+            continue
+        for file in inside:
+            folder, name = os.path.split(os.path.abspath(file))
+            if os.path.isdir(file):
+                continue
+            if os.path.basename(folder) == "cron.d" and not _CRON_D_NAME.fullmatch(name):
+                text = "passed over, as cron does in cron.d: a name has letters, digits, - and _ only"
+                found.warnings.append(Warning_(file=file, line=0, text=text))
+                continue
+            yield file
+
+
 def _edited(entry: "ImportedJob", changes: dict[str, str]) -> "ImportedJob":
     from dataclasses import replace
 
@@ -136,6 +175,34 @@ async def _put(rota: "Rota", found: Found, source: str) -> "tuple[list[PutResult
     suspended = {entry.job.job_id: f"suspended in {entry.file}, line {entry.line}" for entry in entries if entry.paused}
     results = await rota.definitions.put([entry.job for entry in entries], pause_new=suspended, source=source)
     return results, [result.job_id for result in results if result.created and result.job_id in suspended]
+
+
+async def _replace_former(rota: "Rota", found: Found) -> list[str]:
+    """Delete the jobs that Rota 0.1 made of these very entries under ids of their own: both would fire."""
+    former = {
+        (entry.job.tenant_id, entry.former_id) for entry in found.imported.values() if entry.former_id is not None
+    } - {(entry.job.tenant_id, entry.job.job_id) for entry in found.imported.values()}
+    replaced = []
+    for tenant_id in sorted({tenant_id for tenant_id, _ in former}):
+        after = ""
+        while page := await rota.definitions.page(tenant_id=tenant_id, label=IMPORTED, after=after, limit=JOBS_AT_ONCE):
+            after = page[-1].job_id
+            for stored in page:
+                if (tenant_id, stored.job_id) in former:
+                    await rota.definitions.delete(stored.job_id, tenant_id=tenant_id)
+                    replaced.append(stored.job_id)
+    return replaced
+
+
+async def _look_for_workers(rota: "Rota", found: Found) -> None:
+    """Warn of shell jobs that no live worker would run."""
+    from rota.importers.result import Warning_
+
+    pools = {entry.job.pool: entry for entry in found.imported.values() if entry.job.handler == SHELL}
+    served = {worker.pool for worker in await rota.fleet.workers(tenant_id=None) if SHELL in worker.handlers}
+    for pool in sorted(pools.keys() - served):
+        text = f"no live worker of the pool {pool!r} runs shell jobs: start one with `rota worker --allow-shell`"
+        found.warnings.append(Warning_(file=pools[pool].file, line=0, text=text))
 
 
 def _done(

@@ -2,23 +2,27 @@
 
 How an entry becomes a job:
 - handler `shell`; payload {"command", "stdin", "environment", "shell", "user"}: what cron would hand to the shell.
-- Misfire `skip`: cron makes nothing up for slots that it missed, and its users count on that; Rota's default
-  `fire_once` would surprise them. Overlap `allow`, as in cron. A timeout of a day, since cron has none.
-- The job id is made of the file's base name, words of the command and a hash of the entry's own text, user and zone,
-  with a count among identical entries. So a re-import changes nothing, other lines may come and go, and an edited
-  entry is another job.
+- Misfire `skip` and a start deadline before the next slot: cron makes nothing up, neither slots that it missed nor
+  runs that found no worker in time, and its users count on that. Overlap `allow`, as in cron. A timeout of a day,
+  since cron has none.
+- The job id is made of the file's base name, words of the command and a hash of the entry's own text and user, with a
+  count among identical entries. So a re-import changes nothing, another zone changes the job, other lines may come and
+  go, and an edited entry is another job.
+- `~` and `H` become one time each, taken from the job's id (`rota.importers.spread`).
 """
 
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Final
 
 from rota.domain.job import Job
 from rota.domain.misfire import Skip
-from rota.domain.schedule import cron
+from rota.domain.schedule import Schedule, cron
 from rota.errors import InvalidInput
 from rota.importers.crontab_lines import (
     Bad,
@@ -33,6 +37,7 @@ from rota.importers.crontab_lines import (
 )
 from rota.importers.crontab_user import LOGIN_NAME, UserColumn, find_user_column, is_command_name
 from rota.importers.result import Harvest, ImportResult, excerpt
+from rota.importers.spread import is_spread, spread
 
 SHELL_HANDLER: Final = "shell"
 DEFAULT_SHELL: Final = "/bin/sh"
@@ -47,8 +52,16 @@ _ANACRON: Final = re.compile(
     r"(?![\dLW?,#-]+[ \t])(?=[^ \t*]*[A-Za-z])[^ \t=]+[ \t]+[^ \t]"
 )
 _CRON: Final = re.compile(
-    r"[ \t]*-?([*\d][\w*/,-]*[ \t]+){2}[*?\d][\d*/,?-]*[ \t]+[\w*/,-]+[ \t]+[\w*/,?-]+[ \t]+[^ \t]"
+    r"[ \t]*-?([*\dH~][\w*/,~()-]*[ \t]+){2}[*?\dH~][\w*/,?~()-]*[ \t]+[\w*/,~?()-]+[ \t]+[\w*/,?~#()-]+[ \t]+[^ \t]"
 )
+_SIXTH_FIELD: Final = re.compile(
+    r"[\d*?][\d*?,/#LW-]*|(SUN|MON|TUE|WED|THU|FRI|SAT)([-,#](SUN|MON|TUE|WED|THU|FRI|SAT|\d))*", re.IGNORECASE
+)
+"""A word that is a time field, and neither a user nor a command."""
+LONGEST_PATIENCE: Final = timedelta(hours=1)
+"""How late a run of a rare entry may start; one of a frequent entry may not reach the next slot."""
+_PATIENCE_FROM: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_PATIENCE_SLOTS: Final = 25
 _MACRO_ENTRY: Final = re.compile(r"[ \t]*@[a-z]+[ \t]+[^ \t]")
 # Redirections, short options and folders say little and fill a name: /usr/lib/zfs-linux/trim is "trim".
 _NOISE: Final = re.compile(r"[0-9&]?>>?[ \t]*[^\s;|]+|(?<=\s)-\w\b|[^\s'\"=]{0,200}/(?=[^\s/])")
@@ -71,7 +84,7 @@ def read_crontab(data: bytes, *, file: str, tz: str = "UTC", system: bool | None
         )
         return harvest.result()
     column = UserColumn(system) if system is not None else _find_column(data, harvest)
-    reader = _Reader(harvest=harvest, tz=tz, column=column)
+    reader = _Reader(harvest=harvest, default_tz=tz, tz=tz, column=column)
     for number, line in read_lines(data):
         reader.read(number, line)
     return harvest.result()
@@ -108,8 +121,9 @@ class _Reader:
     """The state that cron carries from line to line."""
 
     harvest: Harvest
-    tz: str
+    default_tz: str
     column: UserColumn
+    tz: str = ""
     shell: str = DEFAULT_SHELL
     environment: dict[str, str] = field(default_factory=dict)
     zone_line: int = 0  # of the CRON_TZ in force, 0 for none
@@ -138,6 +152,9 @@ class _Reader:
 
     def set_zone(self, number: int, zone: str) -> None:
         self.zone_line, self.zone_lost = number, False
+        if not zone:
+            self.zone_line, self.tz = 0, self.default_tz
+            return
         try:
             self.harvest.check_zone(zone)
         except InvalidInput as error:
@@ -147,6 +164,11 @@ class _Reader:
             self.tz = zone
 
     def set_variable(self, number: int, name: str, value: str) -> None:
+        if name == "RANDOM_DELAY":
+            self.harvest.warn(
+                number, f"RANDOM_DELAY={value[:40]} is not imported: give the jobs below a jitter (--jitter)"
+            )
+            return
         # Copied, not changed: the jobs above share the dict that they were made with.
         environment = {**self.environment, name: value}
         size = sum(len(key) + len(text) for key, text in environment.items())
@@ -173,14 +195,20 @@ class _Reader:
         if self.zone_lost:
             raise InvalidInput("CRON_TZ", f"line {self.zone_line} was refused, so the zone of this entry is not known")
         _check_macro(entry.expression)
-        schedule = cron(entry.expression, tz=self.tz)
+        _check_fields(entry)
         user, text = self.user_of(entry)
         command, given = cut_at_percent(text)
         if not command.strip(" \t"):
             raise InvalidInput("command", "nothing stands before the '%', so there is nothing to run")
-        key = (entry.expression, user or "", text, self.tz)
+        key = (entry.expression, user or "", text)
+        job_id = _job_id(self.harvest.file, command, key, index=self.seen[key])
+        expression = entry.expression
+        if is_spread(expression):
+            expression = spread(expression, seed=job_id)
+            self.harvest.warn(number, f"{excerpt(entry.expression)} becomes {excerpt(expression)}, from the job's id")
+        schedule = cron(expression, tz=self.tz)
         job = Job(
-            job_id=_job_id(self.harvest.file, command, key, index=self.seen[key]),
+            job_id=job_id,
             handler=SHELL_HANDLER,
             schedule=schedule,
             payload={
@@ -191,12 +219,14 @@ class _Reader:
                 "user": user,
             },
             misfire=Skip(),
+            start_deadline=_patience(schedule),
             timeout=SHELL_TIMEOUT,
             labels={"imported-from": "crontab"},
             description=f"from the crontab {_base_name(self.harvest.file)}",
         )
+        former = _job_id(self.harvest.file, command, (*key, self.tz), index=self.seen[key])
         self.seen[key] += 1
-        self.harvest.add(job, line=number)
+        self.harvest.add(job, line=number, former_id=former)
         self.caution(number, entry, command, cut=given is not None)
         for warning in schedule.warnings:
             self.harvest.warn(number, warning)
@@ -222,8 +252,8 @@ class _Reader:
                 number,
                 f"cron cuts the command at an unescaped '%' and runs only {excerpt(command)}, and {why} (write \\%)",
             )
-        if command[0] == "*":
-            warn(number, "the command begins with '*': crontabs have five time fields, and none for seconds")
+        if (len(command) - len(command.rstrip("\\"))) % 2:
+            warn(number, "the command ends in a backslash: cron knows no continued lines, the next one stands alone")
         if entry.quiet:
             warn_once("quiet", number, "the leading '-' (do not log) is read and left out: Rota records every run")
         if not self.zone_line:
@@ -234,6 +264,33 @@ class _Reader:
             )
         if self.column.present:
             warn_once("user", number, "the user column is kept in the payload, and commands run as the worker's user")
+
+
+def _check_fields(entry: Entry) -> None:
+    """Refuse a line of more than five time fields, whose rest would be taken for a user or a command."""
+    word = first_word(entry.rest)[0]
+    if entry.expression.startswith("@") or not _SIXTH_FIELD.fullmatch(word):
+        return
+    fields = entry.expression.split()
+    reason = f"{excerpt(word)} is a sixth time field: crontabs have five, neither seconds nor years"
+    if re.fullmatch(r"(19|20)\d\d([-,/]\d+)*", word):
+        raise InvalidInput("schedule", reason, hint=f"leave the year out: '{entry.expression}'")
+    minutes = [field.replace("?", "*") for field in (*fields[1:], word)]
+    raise InvalidInput("schedule", reason, hint=f"leave the seconds out: '{' '.join(minutes)}'")
+
+
+@lru_cache(maxsize=4096)
+def _patience(schedule: Schedule) -> timedelta:
+    """Return how late a run may start: before the next slot, as far as slots repeat, and within an hour."""
+    slots, at = [], _PATIENCE_FROM
+    for _ in range(_PATIENCE_SLOTS):
+        later = schedule.next_slot(at)
+        if later is None:
+            break
+        slots.append(later)
+        at = later
+    gaps = [later - earlier for earlier, later in pairwise(slots)]
+    return min([LONGEST_PATIENCE, *gaps])
 
 
 def _check_macro(expression: str) -> None:

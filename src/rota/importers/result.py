@@ -56,6 +56,8 @@ class ImportedJob:
     file: str
     line: int
     paused: bool = False
+    former_id: str | None = None
+    """The id that Rota 0.1 gave this very entry."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the definition (see Job.to_json: durations in seconds) with `paused` and `source`."""
@@ -96,7 +98,7 @@ class Harvest:
     _warned_beyond: int = 0
     _unknown_zones: int = 0
 
-    def add(self, job: Job, *, line: int, paused: bool = False) -> None:
+    def add(self, job: Job, *, line: int, paused: bool = False, former_id: str | None = None) -> None:
         """Keep a job; one whose id stands in the file already, or that is one too many, is refused."""
         earlier = self._imported.get(job.job_id)
         if earlier is not None:
@@ -104,7 +106,9 @@ class Harvest:
         elif len(self._imported) >= JOB_LIMIT:
             self.refuse(line, f"the file holds more than {JOB_LIMIT} jobs (split it)")
         else:
-            self._imported[job.job_id] = ImportedJob(job=job, file=self.file, line=line, paused=paused)
+            self._imported[job.job_id] = ImportedJob(
+                job=job, file=self.file, line=line, paused=paused, former_id=former_id
+            )
 
     def refuse(self, line: int, reason: str) -> None:
         if len(self._refused) < NOTE_LIMIT:
