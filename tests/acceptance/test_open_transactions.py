@@ -3,18 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
 from rota.domain.job import Job
+from rota.errors import LeaseLost
 from rota.store.database import BOUNDS, Lane
 from rota.store.sessions import Bounds
 from rota.testing import RotaKit
 from tests.api.conftest import Answer, Caller, Served
 from tests.api.conftest import server as server
 from tests.api.conftest import serving as serving
-from tests.services.stories import states
+from tests.services.stories import every, states
 from tests.store.stage import outsider, uncommitted, until, until_waiting_for
 
 CALLERS = 30
@@ -148,6 +150,57 @@ async def test_a_run_that_an_open_transaction_completes_cannot_be_cancelled_just
     async with answered():
         assert (await me.post(path)).code == "run-finished"
     assert await states(kit, "held") == ["succeeded"]
+
+
+OPEN: dict[str, str] = {
+    "a coming slot": "SELECT rota.trigger('held', scheduled_for => '2026-01-01T00:00:10Z')",
+    "a key": "SELECT rota.trigger('held', idempotency_key => 'order-4711')",
+    "a month to come": "SELECT rota.trigger('held', scheduled_for => '2026-04-20T00:00:00Z')",
+    "a year to come": "SELECT rota.trigger('held', scheduled_for => '2041-04-20T00:00:00Z')",
+    "a completion": "SELECT rota.complete('{run_id}', '{token}')",
+}
+
+
+@pytest.mark.parametrize("opened", OPEN)
+async def test_every_loop_goes_on_for_others_beside_an_open_transaction(rota_kit: RotaKit, opened: str) -> None:
+    """Slots are made, paused jobs resumed, lapsed leases taken back, reports recorded, months kept: at their pace."""
+    kit = rota_kit
+    ten = timedelta(seconds=10)
+    await kit.put(
+        every("10s", "tick"), every("10s", "held", pause_after=1, max_attempts=1), every("10s", "paused"),
+        every("10s", "held-too"), Job(job_id="lapsing", handler="lapsing", lease_duration=ten),
+    )  # fmt: skip
+    for job_id in ("paused", "held-too"):
+        await kit.definitions.pause(job_id, tenant_id="default", reason="x", resume_at=kit.clock.now() + ten / 2)
+    for job_id in ("held", "lapsing"):
+        await kit.on_demand.trigger(job_id, tenant_id="default")
+    worker = kit.worker("w-1", handlers=["h", "lapsing"])
+    held, lapsing = sorted(await worker.claim(limit=2), key=lambda work: work.claim.job_id)
+    command = OPEN[opened].format(run_id=held.claim.run_id, token=held.claim.key.token)
+    # The same application triggers a job besides whose pause is to end.
+    async with uncommitted(kit.dsn, command, "SELECT rota.trigger('held-too')") as other:
+        async with asyncio.timeout(4 * ANSWERED):
+            await kit.advance(12)
+            done = await worker.claim(limit=100)
+            assert {work.claim.job_id for work in done} >= {"tick", "paused", "lapsing"}
+            for work in done:
+                await work.succeed()
+            if opened != "a completion":
+                await held.fail()
+            await kit.advance(18)
+            for work in await worker.claim(limit=100):
+                await work.succeed()
+            for job_id in ("tick", "paused"):
+                assert await states(kit, job_id) == ["succeeded"] * 3, job_id
+            assert await states(kit, "lapsing") == ["succeeded"]
+            with pytest.raises(LeaseLost):
+                await lapsing.succeed()
+        assert not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        await other.execute("COMMIT")
+    await kit.advance(10)
+    assert (await kit.definitions.get("held-too", tenant_id="default")).paused_at is None
+    [ended, *_] = await kit.runs("held")
+    assert ended.state == ("succeeded" if opened == "a completion" else "dead")
 
 
 TENANTS = ("acme", "globex", "initech", "umbrella")

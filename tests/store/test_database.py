@@ -405,6 +405,13 @@ def test_a_programming_error_stays_what_it_is(state: str) -> None:
     assert translate(error, "x") is error
 
 
+@pytest.mark.parametrize("state", sorted(sessions.UNKEPT_STATEMENTS))
+def test_a_pooler_that_mixes_prepared_statements_up_is_told_by_the_setting_that_it_lacks(state: str) -> None:
+    found = translate(asyncpg.PostgresError.new({"C": state, "M": "no"}), "claim_runs")
+    assert type(found) is DatabaseUnavailable
+    assert "max_prepared_statements" in str(found)
+
+
 def test_a_missing_partition_is_told_from_a_broken_check() -> None:
     assert isinstance(translate(asyncpg.PostgresError.new({"C": "23514", "M": "no partition"}), "x"), MissingPartition)
     broken = asyncpg.PostgresError.new({"C": "23514", "M": "no", "n": "job_priority_check"})
