@@ -100,6 +100,23 @@ async def test_a_newer_schema_is_refused(bare_dsn: str, monkeypatch: pytest.Monk
             await attempt
 
 
+async def test_the_version_before_starts_and_migrates_on_a_schema_that_serves_it(
+    bare_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of it is restarted while an upgrade rolls, or the upgrade is rolled back."""
+    await migrate(bare_dsn, now=NOW)
+    older = known_migrations()[: module.WORKS_FROM]
+    monkeypatch.setattr(module, "known_migrations", lambda: older)
+    monkeypatch.setattr(module, "known_functions", lambda: "SELECT 1 / 0")
+    await check_schema(bare_dsn)
+    done = await migrate(bare_dsn, now=NOW)
+    assert (done.before, done.after, done.applied) == (LATEST, LATEST, ())
+    monkeypatch.setattr(module, "known_migrations", lambda: older[:-1])
+    for attempt in (migrate(bare_dsn, now=NOW), check_schema(bare_dsn)):
+        with pytest.raises(SchemaMismatch, match="newer than this program"):
+            await attempt
+
+
 async def test_a_step_that_was_changed_after_it_was_applied_is_refused(
     bare_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

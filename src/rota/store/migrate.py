@@ -5,6 +5,8 @@ Functions stand in one file of their own, applied whole after the last step, whe
 
 import hashlib
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
@@ -22,6 +24,8 @@ LOCK_TIMEOUT: Final = 30.0
 UNHURRIED: Final = Bounds(statement=0.0, lock=LOCK_TIMEOUT)
 """A step may take as long as it takes; its locks, and an end without a word, are bounded as everywhere."""
 MINIMUM_SERVER: Final = 160000
+WORKS_FROM: Final = 4
+"""The schema version that the oldest program knows which works on the present schema: the last release's, at least."""
 
 _LOCK_KEY: Final = 0x526F7461  # "Rota"
 _FILE: Final = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
@@ -91,15 +95,20 @@ async def migrate(
 
 
 async def check_schema(dsn: str) -> None:
-    """Raise SchemaMismatch for a schema that is not this program's, or a server that is too old for it."""
-    version, wanted = await schema_version(dsn), len(known_migrations())
-    if version is None or version < wanted:
-        raise SchemaMismatch(
-            f"the database's schema is at version {version or 0}, this program needs {wanted}",
-            hint="run `rota migrate`",
-        )
-    if version > wanted:
-        raise _too_new(version, wanted)
+    """Raise SchemaMismatch for a schema on which this program does not work, or a server that is too old for it.
+
+    On one that is newer it works if the program that migrated it said so.
+    """
+    wanted = len(known_migrations())
+    async with _connected(dsn, "check schema") as connection:
+        version = await _version(connection)
+        if version is None or version < wanted:
+            raise SchemaMismatch(
+                f"the database's schema is at version {version or 0}, this program needs {wanted}",
+                hint="run `rota migrate`",
+            )
+        if version > wanted and not await _is_served(connection, wanted):
+            raise _too_new(version, wanted)
 
 
 async def schema_version(dsn: str) -> int | None:
@@ -107,21 +116,38 @@ async def schema_version(dsn: str) -> int | None:
 
     Raises SchemaMismatch for a server that is too old for any.
     """
+    async with _connected(dsn, "schema version") as connection:
+        return await _version(connection)
+
+
+@asynccontextmanager
+async def _connected(dsn: str, what: str) -> AsyncIterator[Any]:
     try:
         connection: Any = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT, statement_cache_size=0)
     except Exception as error:
-        raise translate(error, "schema version", sent=False) from error
+        raise translate(error, what, sent=False) from error
     try:
         _check_server(connection)
         # In a transaction, and without prepared statements: a pooler hands the session to somebody else between two.
         async with connection.transaction():
             await connection.execute(f"SET LOCAL lock_timeout = {int(LOCK_TIMEOUT * 1000)}")
-            if await connection.fetchval("SELECT to_regclass('rota.migration')") is None:
-                return None
-            version: int | None = await connection.fetchval("SELECT max(version) FROM rota.migration")
-            return version
+            yield connection
     finally:
         await connection.close(timeout=CONNECT_TIMEOUT)
+
+
+async def _version(connection: Any) -> int | None:
+    if await connection.fetchval("SELECT to_regclass('rota.migration')") is None:
+        return None
+    version: int | None = await connection.fetchval("SELECT max(version) FROM rota.migration")
+    return version
+
+
+async def _is_served(connection: Any, wanted: int) -> bool:
+    """Tell whether a newer schema serves a program that knows it up to `wanted`."""
+    # A schema that is damaged, or none of ours, has no such column.
+    works_from = await connection.fetchval("SELECT (to_jsonb(c) ->> 'works_from')::integer FROM rota.cluster c")
+    return works_from is not None and works_from <= wanted
 
 
 def _check_server(connection: Any) -> None:
@@ -148,6 +174,9 @@ async def _apply_missing(connection: Any, *, now: datetime, lock_timeout: float,
             await connection.execute("SELECT pg_advisory_xact_lock($1::bigint)", _LOCK_KEY)
             at = await _standing(connection, steps)
             before = at if before is None else before
+            if at > len(steps):
+                # Its functions are the newer program's, and stay.
+                return Migrated(before=before, after=at, applied=())
             if at == len(steps):
                 await _replace_functions(connection, known_functions())
                 return Migrated(before=before, after=at, applied=tuple(applied))
@@ -171,7 +200,8 @@ async def _standing(connection: Any, steps: list[Migration]) -> int:
         " checksum text NOT NULL, applied_at timestamptz NOT NULL)"
     )
     rows = await connection.fetch("SELECT version, name, checksum FROM rota.migration ORDER BY version")
-    if rows and rows[-1]["version"] > len(steps):
+    newer = len(rows) > len(steps) or (bool(rows) and rows[-1]["version"] > len(steps))
+    if newer and not await _is_served(connection, len(steps)):
         raise _too_new(rows[-1]["version"], len(steps))
     for row, step in zip(rows, steps, strict=False):
         if (row["version"], row["checksum"]) != (step.version, step.checksum):
@@ -183,11 +213,13 @@ async def _standing(connection: Any, steps: list[Migration]) -> int:
 
 
 async def _replace_functions(connection: Any, text: str) -> None:
-    """Put this text's functions in force, unless they are."""
+    """Put this text's functions in force, unless they are, and note which programs work with them."""
     checksum = hashlib.sha256(text.encode()).hexdigest()
     if text and await connection.fetchval("SELECT functions FROM rota.cluster") != checksum:
         await connection.execute(text)
         await connection.execute("UPDATE rota.cluster SET functions = $1", checksum)
+    if text and await connection.fetchval("SELECT works_from FROM rota.cluster") != WORKS_FROM:
+        await connection.execute("UPDATE rota.cluster SET works_from = $1", WORKS_FROM)
 
 
 async def _found_cluster(connection: Any, *, now: datetime, shard_count: int) -> None:

@@ -319,6 +319,7 @@ CREATE TABLE rota.cluster (
     one boolean DEFAULT true NOT NULL,
     shard_count smallint NOT NULL,
     functions text,
+    works_from integer,
     CONSTRAINT cluster_one_check CHECK (one),
     CONSTRAINT cluster_shard_count_check CHECK ((shard_count > 0))
 );
@@ -326,6 +327,8 @@ CREATE TABLE rota.cluster (
 COMMENT ON TABLE rota.cluster IS 'What was fixed when this database became a Rota cluster.';
 
 COMMENT ON COLUMN rota.cluster.functions IS 'SHA-256 of the functions'' text that is in force.';
+
+COMMENT ON COLUMN rota.cluster.works_from IS 'Programs that know the schema up to this version, or a later one, work on it.';
 
 CREATE TABLE rota.job (
     shard smallint NOT NULL,

@@ -1,6 +1,6 @@
 -- The functions and views of the database, as they are: each migrate that finds another text in force replaces all of them.
--- They are changed here, and never in a migration; a view's new columns come last. What processes of the version before call keeps its signature;
--- a signature that nobody calls any more is dropped by a migration.
+-- They are changed here, and never in a migration; a view's new columns come last. What processes of the version before
+-- call keeps its signature; a signature that nobody calls any more is dropped by a migration.
 
 CREATE OR REPLACE FUNCTION rota.run_id(job_uid bigint, scheduled_for timestamptz) RETURNS uuid
   LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
