@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from rota.api import body, polls
+from rota.api import claim_sizes as sizes
 from rota.domain.attempt import Report
 from rota.services.completion import Completion, Reported
 from tests.api.conftest import Caller, Served, soon
@@ -170,3 +171,18 @@ async def test_a_batch_of_numbers_is_refused_before_they_are_made(me: Caller) ->
     refused = await me.ask("POST", "/v1/jobs:batch", body=io.BytesIO(numbers))
     assert (refused.status, refused.code) == (413, "too-large")
     assert "values" in refused.json["detail"]
+
+
+async def test_a_claim_carries_so_many_bytes_and_gives_the_rest_back(
+    me: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "CLAIM_BYTES", 250_000)
+    await me.put_job(payload={"a": "x" * 100_000})
+    made = {await me.trigger() for _ in range(5)}
+    first = await me.claim()
+    assert len(first) == 2
+    assert first[0]["payload"] == {"a": "x" * 100_000}
+    second, third = await me.claim(), await me.claim()
+    assert [len(second), len(third)] == [2, 1]
+    assert {run["run_id"] for run in (*first, *second, *third)} == made
+    assert all(run["attempt"] == 1 for run in (*first, *second, *third)), "what was given back is not charged"

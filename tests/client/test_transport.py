@@ -17,6 +17,7 @@ from rota.errors import (
     ServerUnavailable,
     SetupFailed,
     Shed,
+    TooLarge,
     TooManyCalls,
     Unauthorized,
 )
@@ -248,9 +249,17 @@ async def test_jobs_are_put_in_batches_that_are_neither_too_many_nor_too_large(c
     stub.say(answer({"jobs": [PUT]}))
     small = [Job(job_id=f"j{number}", handler="h") for number in range(1001)]
     large = [Job(job_id=f"k{number}", handler="h", payload={"x": "x" * 200_000}) for number in range(11)]
-    assert len(await client.put_jobs([*small, *large])) == 3
+    assert len(await client.put_jobs_in_parts([*small, *large])) == 3
     assert [len(asked.document["jobs"]) for asked in stub.asked] == [1000, 11, 1]
     assert "tenant_id" not in stub.asked[0].document["jobs"][0]
+
+
+async def test_a_put_that_no_one_call_carries_is_refused_before_any_job_of_it_is_put(
+    client: Client, stub: Stub
+) -> None:
+    with pytest.raises(TooLarge, match="all are to be put or none"):
+        await client.put_jobs([Job(job_id=f"j{number}", handler="h") for number in range(1001)])
+    assert stub.asked == []
 
 
 async def test_a_job_of_a_named_tenant_says_so(client: Client, stub: Stub) -> None:

@@ -138,13 +138,21 @@ async def test_a_run_shows_its_last_error_and_when_it_died(rota_kit: RotaKit) ->
     for error in ("first", "second"):
         await (await rota_kit.worker("w", handlers=["h"]).claim_one()).fail(error)
         await rota_kit.advance(1)
-    [listed] = await rota_kit.history.find(DEAD, tenant_id="default")
+    [listed] = await rota_kit.history.find(DEAD, tenant_id="default", whole=True)
     shown, attempts = await rota_kit.history.run(run)
     assert listed == shown
     assert (shown.error, shown.died_at) == ("second", START + SECOND)
     assert [attempt.error for attempt in attempts] == ["first", "second"]
     [plain] = await rota_kit.history.find(RunFilter(job_id="job"), tenant_id="default")
     assert plain.error is None
+
+
+async def test_a_list_of_dead_letters_shows_the_beginning_of_a_long_error(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="job", handler="h", max_attempts=1, payload={"a": 1}))
+    await rota_kit.on_demand.trigger("job", tenant_id="default")
+    await (await rota_kit.worker("w", handlers=["h"]).claim_one()).fail("x" * 10_000)
+    [listed] = await rota_kit.history.find(DEAD, tenant_id="default")
+    assert (listed.error, listed.payload) == ("x" * 500, None)
 
 
 async def test_a_run_with_very_many_attempts_shows_the_last_ones(rota_kit: RotaKit) -> None:

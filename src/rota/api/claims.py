@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.api.calls import Call, Caller, Routes, answer
+from rota.api.calls import Call, Caller, Routes
 from rota.api.polls import Poll
 from rota.domain.attempt import Claim
 from rota.domain.job import check_name
@@ -30,7 +30,12 @@ async def claim(call: Caller, question: ClaimQuestion, request: Request) -> Resp
         if claims and poll.caller_is_gone and question.claim_id is None:
             # Nobody knows of these leases, and nobody can ask for them again.
             await call.api.desk.release(claims)
-    return answer(ClaimAnswer(runs=tuple(map(_document, claims))))
+    runs = [_document(claim).model_dump_json().encode() for claim in claims]
+    carried = call.api.claim_sizes.carried(call.works_for, question, [len(run) for run in runs])
+    if surplus := claims[carried:]:
+        # Their payloads are too large to travel together: others take them, or this worker does next time.
+        await call.api.desk.release(surplus)
+    return Response(b'{"runs":[%s]}' % b",".join(runs[:carried]), media_type="application/json")
 
 
 async def _take(call: Call, question: ClaimQuestion, poll: Poll) -> list[Claim]:
@@ -64,7 +69,7 @@ async def _look(call: Call, question: ClaimQuestion) -> list[Claim]:
         worker_id=question.worker_id,
         pool=question.pool,
         handlers=frozenset(question.handlers),
-        limit=question.limit,
+        limit=call.api.claim_sizes.limit(tenant_id, question),
         tenant_id=tenant_id,
         claim_id=question.claim_id,
     )

@@ -9,6 +9,7 @@ import structlog
 from rota.api.announcements import Announcements
 from rota.api.auth import Gate, OpenTo
 from rota.api.body import Bodies
+from rota.api.claim_sizes import ClaimSizes
 from rota.api.cluster import Cluster
 from rota.api.desk import ServerDesk
 from rota.api.limits import CallLimits
@@ -35,6 +36,7 @@ class Api:
         self.bodies = Bodies()
         self.announcements = Announcements(cluster.fleet, cluster.clock)
         self.desk = ServerDesk(cluster, stopwatch)
+        self.claim_sizes = ClaimSizes()
         self.polls = LongPolls(cluster.hints, cluster.clock)
         self.metrics = Metrics(cluster)
         self._background: set[asyncio.Task[None]] = set()

@@ -93,7 +93,7 @@ async def _over_http(settings: "Settings", supervisor: "Supervisor | None" = Non
                 return await client.declare_jobs(own, source=source)
             except NotFound:
                 # An API of 0.1.0 knows no declarations, only puts.
-                put = await client.put_jobs(own)
+                put = await client.put_jobs_in_parts(own)
                 return DeclareAnswer(jobs=tuple(put), orphaned=(), more_orphaned=False)
             except Forbidden as error:
                 raise Forbidden(

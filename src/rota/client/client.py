@@ -11,7 +11,7 @@ from rota.client.caller import asked, guarded, json_of
 from rota.client.flow import FlowCalls
 from rota.client.work import WorkerCalls
 from rota.domain.job import DEFAULT_TENANT, Job, check_payload
-from rota.errors import InvalidInput
+from rota.errors import InvalidInput, TooLarge
 from rota.wire.access import (
     AuditPage,
     NewToken,
@@ -55,8 +55,11 @@ from rota.wire.work import ShardList, StatsAnswer, WorkerList
 PUT_BATCH: Final = 1000
 """The most jobs in one call of `put_jobs`."""
 
-PUT_BATCH_BYTES: Final = 2 * 1024 * 1024
-"""The most bytes of definitions in one call, unless a single job has more."""
+PUT_BATCH_BYTES: Final = 15 * 1024 * 1024
+"""The most bytes of definitions in one call of `put_jobs`."""
+
+PART_BYTES: Final = 2 * 1024 * 1024
+"""The most bytes of a part, unless a single job has more."""
 
 CREATED: Final = 201
 """The status of a trigger that made its run; 200: an earlier one with the same key did."""
@@ -92,10 +95,27 @@ class Client(FlowCalls, BulkCalls, WorkerCalls):
         )
 
     async def put_jobs(self, jobs: Sequence[Job]) -> list[PutAnswer]:
-        """Insert or replace jobs: batches of at most 1,000, each of which is put whole or not at all."""
+        """Insert or replace jobs, at most 1,000: all of them, or none. Raises TooLarge for what no one call carries."""
+        parts = list(_batches((json_of(_definition(job)) for job in jobs), size_limit=PUT_BATCH_BYTES))
+        if len(parts) > 1:
+            raise TooLarge(
+                "jobs",
+                f"has {len(jobs)} definitions that do not fit into one call, and all are to be put or none",
+                hint=f"at most {PUT_BATCH} and {PUT_BATCH_BYTES >> 20} MiB at once; see `put_jobs_in_parts`",
+            )
+        return await self._put(parts)
+
+    async def put_jobs_in_parts(self, jobs: Sequence[Job]) -> list[PutAnswer]:
+        """Insert or replace any number of jobs, in parts of at most 1,000, each of which is put whole or not at all.
+
+        What was put before a part that is refused stays; put again, it is not changed.
+        """
+        return await self._put(_batches((json_of(_definition(job)) for job in jobs), size_limit=PART_BYTES))
+
+    async def _put(self, parts: Iterable[list[bytes]]) -> list[PutAnswer]:
         put: list[PutAnswer] = []
-        for batch in _batches(json_of(_definition(job)) for job in jobs):
-            question = b'{"jobs":[%s]}' % b",".join(batch)
+        for part in parts:
+            question = b'{"jobs":[%s]}' % b",".join(part)
             said = await self._call("POST", "/v1/jobs:batch", question=question, answer=PutAnswers, repeatable=True)
             put += said.jobs
         return put
@@ -133,7 +153,7 @@ class Client(FlowCalls, BulkCalls, WorkerCalls):
         named = json_of([job.job_id for job in jobs] if every_id is None else list(every_id))
         said: DeclareAnswer | None = None
         put: list[PutAnswer] = []
-        for batch in list(_batches(json_of(_definition(job)) for job in jobs)) or [[]]:
+        for batch in list(_batches((json_of(_definition(job)) for job in jobs), size_limit=PART_BYTES)) or [[]]:
             question = b'{"source":%s,"every_id":%s,"jobs":[%s]}' % (json_of(source), named, b",".join(batch))
             said = await self._call(
                 "POST", "/v1/jobs:declare", question=question, answer=DeclareAnswer, repeatable=True
@@ -368,12 +388,12 @@ def _definition(job: Job) -> dict[str, Any]:
     return definition
 
 
-def _batches(definitions: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _batches(definitions: Iterable[bytes], *, size_limit: int) -> Iterator[list[bytes]]:
     """Yield definitions in batches of which none is too many or too large."""
     batch: list[bytes] = []
     size = 0
     for definition in definitions:
-        if batch and (len(batch) == PUT_BATCH or size + len(definition) > PUT_BATCH_BYTES):
+        if batch and (len(batch) == PUT_BATCH or size + len(definition) > size_limit):
             yield batch
             batch, size = [], 0
         batch.append(definition)

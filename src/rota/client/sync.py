@@ -138,6 +138,7 @@ class SyncClient:
 
     put_job = blocking(Client.put_job)
     put_jobs = blocking(Client.put_jobs)
+    put_jobs_in_parts = blocking(Client.put_jobs_in_parts)
     patch_job = blocking(Client.patch_job)
     reset_job = blocking(Client.reset_job)
     declare_jobs = blocking(Client.declare_jobs)

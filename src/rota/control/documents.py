@@ -29,3 +29,9 @@ def extended(kind: type[D], view: object, **more: Any) -> D:
 def job_document(stored: StoredJob) -> JobDocument:
     """Return a job: its definition as a put takes it, and beside it where the job stands."""
     return extended(JobDocument, stored, job=None if stored.job is None else stored.job.to_json())
+
+
+def listed_job(stored: StoredJob) -> JobDocument:
+    """Return a job as a list shows it: no put takes its definition, since the payload in it is null."""
+    job = None if stored.job is None else {**stored.job.to_json(), "payload": None}
+    return extended(JobDocument, stored, job=job)

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from rota.control.bulk import BulkControl
 from rota.control.cursors import Cursors
-from rota.control.documents import document, documents, extended, job_document
+from rota.control.documents import document, documents, extended, job_document, listed_job
 from rota.control.flow import FlowControl
-from rota.control.pages import check_limit, cut
+from rota.control.pages import check_limit, cut, within_bytes
 from rota.control.slots import preview_slots, stored_slots
 from rota.domain.job import Job
 from rota.domain.run import RunState
@@ -110,10 +110,8 @@ class LocalControl(FlowControl, BulkControl):
             enabled=enabled, owner=owner, source=source, orphaned=orphaned,
         )  # fmt: skip
         page, more = cut(found, limit)
-        return JobPage(
-            jobs=tuple(job_document(stored) for stored in page),
-            next_cursor=cursors.after_job(page[-1].job_id) if more else None,
-        )
+        jobs, more = within_bytes([listed_job(stored) for stored in page], more)
+        return JobPage(jobs=jobs, next_cursor=cursors.after_job(jobs[-1].job_id) if more else None)
 
     async def pause_job(self, job_id: str, *, reason: str = "", resume_at: datetime | None = None) -> JobDocument:
         stored = await self._parts.definitions.pause(
@@ -182,9 +180,8 @@ class LocalControl(FlowControl, BulkControl):
         before = None if cursor is None else cursors.run(cursor)
         found = await self._parts.history.find(chosen, tenant_id=tenant_id, before=before, limit=limit + 1)
         page, more = cut(found, limit)
-        return RunPage(
-            runs=documents(RunDocument, page), next_cursor=cursors.after_run(page[-1].run_id) if more else None
-        )
+        runs, more = within_bytes(documents(RunDocument, page), more)
+        return RunPage(runs=runs, next_cursor=cursors.after_run(runs[-1].run_id) if more else None)
 
     async def get_run(self, run_id: UUID) -> RunDetail:
         return await self._run(run_id, self._tenant("read"))

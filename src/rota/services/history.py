@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from rota.clock import Clock
@@ -50,45 +50,44 @@ class History:
         return view, await runs.attempts(self._database, key, limit=ATTEMPTS_SHOWN)
 
     async def find(
-        self, where: RunFilter, *, tenant_id: str, before: tuple[datetime, UUID] | None = None, limit: int = 50
-    ) -> list[RunView]:
+        self, where: RunFilter, *, tenant_id: str, before: tuple[datetime, UUID] | None = None, limit: int = 50,
+        whole: bool = False,
+    ) -> list[RunView]:  # fmt: skip
         """Return runs, newest first by (scheduled_for, run_id), at most PAGE + 1, from strictly `before` a place on.
 
         Without `since` they are those made within the last day of the window; all of them, if a job or dead letters are
-        asked for. Raises InvalidCursor for a place that is no run's.
+        asked for. Payloads and results are left out, and errors cut, unless the runs are read `whole`. Raises
+        InvalidCursor for a place that is no run's.
         """
         place = _NEWEST if before is None else _place(before)
         async with self._turns.of(tenant_id):
-            return await self._find(where, tenant_id=tenant_id, place=place, limit=limit)
+            return await self._find(where, tenant_id=tenant_id, place=place, limit=limit, whole=whole)
 
-    async def _find(self, where: RunFilter, *, tenant_id: str, place: Place, limit: int) -> list[RunView]:
+    async def _find(self, where: RunFilter, *, tenant_id: str, place: Place, limit: int, whole: bool) -> list[RunView]:
         bounded = max(0, min(limit, PAGE + 1))
-        window = {"since": where.since or _EVER, "until": where.until or _FOREVER}
+        window: dict[str, Any] = {"since": where.since or _EVER, "until": where.until or _FOREVER}
+        asked: dict[str, Any] = {"tenant_id": tenant_id, "limit": bounded, "whole": whole}
         if where.state == RunState.DEAD:
-            return await runs.dead(
-                self._wide, where, tenant_id=tenant_id, before=place, limit=bounded, **window
-            )  # fmt: skip
+            return await runs.dead(self._wide, where, before=place, **asked, **window)
         if where.job_id:
             found: list[RunView] = []
             for uid in await self._generations(where.job_id, tenant_id):
                 # Of a job there is one run at a slot, and it lies before the place if its job's number does.
                 slot = place.scheduled_for + _INSTANT if uid < place.job_uid else place.scheduled_for
-                found += await runs.of_job(
-                    self._wide, uid, where, tenant_id=tenant_id, before=slot, limit=bounded, **window
-                )  # fmt: skip
+                found += await runs.of_job(self._wide, uid, where, before=slot, **asked, **window)
             return sorted(found, key=_newest_first)[:bounded]
         if where.since is None:
             window["since"] = min(self._clock.now(), window["until"]) - RECENT
-        return await runs.recent(self._wide, where, tenant_id=tenant_id, before=place, limit=bounded, **window)
+        return await runs.recent(self._wide, where, before=place, **asked, **window)
 
     async def runs(
         self, *, tenant_id: str, job_id: str | None = None, state: str = "", within: timedelta = RECENT, limit: int = 50
     ) -> list[RunView]:
-        """Return runs, newest slots first: all of a job, or those that the tenant's jobs made within a time."""
+        """Return whole runs, newest slots first: all of a job, or those that the tenant's jobs made within a time."""
         where = RunFilter(job_id=job_id or "", state=state)
         if job_id is None:
             where = replace(where, since=self._clock.now() - within)
-        return await self.find(where, tenant_id=tenant_id, limit=min(limit, PAGE))
+        return await self.find(where, tenant_id=tenant_id, limit=min(limit, PAGE), whole=True)
 
     async def dead_letters(self, *, tenant_id: str, job_id: str = "", limit: int = 50) -> list[DeadLetter]:
         """Return dead letters, latest first."""

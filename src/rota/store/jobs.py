@@ -323,7 +323,7 @@ class JobFilter:
 
 
 async def page(database: Database, *, tenant_id: str, where: JobFilter, after: str, limit: int) -> list[StoredJob]:
-    """Return a tenant's jobs in the order of their ids, which is that of their characters."""
+    """Return a tenant's jobs in the order of their ids, which is that of their characters; without their payloads."""
     rows = await database.fetch(
         sql.list_jobs, shards=_SHARDS, tenant_id=tenant_id, after=after, low=where.prefix,
         upto=where.prefix + _PAST_ALL, limit=limit, handler=where.handler, label=where.label,

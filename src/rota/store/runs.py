@@ -21,7 +21,8 @@ from rota.store.statements import runs as sql
 class RunView:
     """A run in the textbook shape: the row of the view `job_run`.
 
-    `error`, that of its last ended attempt, is read with a single run and with dead letters; elsewhere it is None.
+    `error`, that of its last ended attempt, is read with a single run and with dead letters; elsewhere it is None. In
+    lists that are not read whole, `payload` and `result` are None as well, and an error is cut.
     """
 
     run_id: UUID
@@ -121,34 +122,36 @@ async def attempts(database: Database, key: SlotKey, *, limit: int) -> list[Atte
 
 async def of_job(
     database: Database, uid: int, where: RunFilter, *, tenant_id: str, since: datetime, until: datetime,
-    before: datetime, limit: int,
+    before: datetime, limit: int, whole: bool,
 ) -> list[RunView]:  # fmt: skip
     """Return a job's runs that were made within a window, newest slots first."""
     rows = await database.fetch(
         sql.runs_of_job, shard=shard_of(uid), job_uid=uid, tenant_id=tenant_id, state=where.state, since=since,
-        until=until, before=before, limit=limit, **filter_columns(where),
+        until=until, before=before, limit=limit, whole=whole, **filter_columns(where),
     )  # fmt: skip
     return [_view(row) for row in rows]
 
 
 async def recent(
-    database: Database, where: RunFilter, *, tenant_id: str, since: datetime, until: datetime, before: Place, limit: int
-) -> list[RunView]:
+    database: Database, where: RunFilter, *, tenant_id: str, since: datetime, until: datetime, before: Place,
+    limit: int, whole: bool,
+) -> list[RunView]:  # fmt: skip
     """Return a tenant's runs that were made within a window, newest slots first."""
     rows = await database.fetch(
         sql.recent_runs, tenant_id=tenant_id, state=where.state, since=since, until=until,
-        before=before.scheduled_for, before_uid=before.job_uid, limit=limit, **filter_columns(where),
+        before=before.scheduled_for, before_uid=before.job_uid, limit=limit, whole=whole, **filter_columns(where),
     )  # fmt: skip
     return [_view(row) for row in rows]
 
 
 async def dead(
-    database: Database, where: RunFilter, *, tenant_id: str, since: datetime, until: datetime, before: Place, limit: int
-) -> list[RunView]:
+    database: Database, where: RunFilter, *, tenant_id: str, since: datetime, until: datetime, before: Place,
+    limit: int, whole: bool,
+) -> list[RunView]:  # fmt: skip
     """Return a tenant's runs that died within a window, newest slots first, each with its last error."""
     rows = await database.fetch(
         sql.dead_runs, tenant_id=tenant_id, job_id=where.job_id, since=since, until=until,
-        before=before.scheduled_for, before_uid=before.job_uid, limit=limit, **filter_columns(where),
+        before=before.scheduled_for, before_uid=before.job_uid, limit=limit, whole=whole, **filter_columns(where),
     )  # fmt: skip
     return [_view(row) for row in rows]
 

@@ -49,7 +49,7 @@ class Control(Protocol):
         ...
 
     async def put_jobs(self, jobs: Sequence[Job]) -> list[PutAnswer]:
-        """Insert or replace jobs: batches of 1,000, each of which is put whole or not at all."""
+        """Insert or replace jobs: all of them, or none. Over HTTP at most 1,000. Raises TooLarge for more."""
         ...
 
     async def patch_job(

@@ -23,6 +23,8 @@ class JobDocument(Document):
 
     `source` is the app that declares it, or the import that made it; `overrides` are fields in which an operator
     changed what the code says; `orphaned_at`: since when the source declares it no longer.
+
+    In lists the payload in it is null, which no put takes: read the job alone for it.
     """
 
     job_id: str

@@ -12,7 +12,10 @@ State = Literal["blocked", "pending", "running", "succeeded", "dead", "cancelled
 
 
 class RunDocument(Document):
-    """One run. `error` is that of its last ended attempt, in lists of dead letters and where the run is read alone."""
+    """One run. `error` is that of its last ended attempt, in lists of dead letters and where the run is read alone.
+
+    In lists `payload` and `result` are null, and an error has at most 500 characters: read the run alone for them.
+    """
 
     run_id: UUID
     tenant_id: str | None

@@ -182,8 +182,13 @@ SELECT attempt, outcome, worker_id, started_at, ended_at, error, job_version FRO
  ORDER BY started_at DESC LIMIT $limit;
 
 -- name: runs_of_job
--- Newest slots first, before a given slot.
-SELECT v.*, NULL::timestamptz AS died_at, NULL::text AS error FROM rota.job_run v
+-- Newest slots first, before a given slot. Payloads and results, which may be large, are read only if they are asked for.
+SELECT v.run_id, v.tenant_id, v.job_id, v.scheduled_for, v.state, v.gate, v.origin, v.attempt, v.max_attempts, v.handler,
+       v.pool, v.priority, v.created_at, v.available_at, v.started_at, v.worker_id, v.lease_expires_at,
+       v.cancel_requested_at, v.progress, v.progress_note, v.finished_at, v.reason,
+       CASE WHEN $whole::boolean THEN v.payload END AS payload, CASE WHEN $whole::boolean THEN v.result END AS result,
+       NULL::timestamptz AS died_at, NULL::text AS error
+  FROM rota.job_run v
  WHERE v.created_at >= $since AND v.created_at < $until AND v.tenant_id = $tenant_id
    AND v.shard = $shard AND v.job_uid = $job_uid AND v.scheduled_for < $before -- not: recent_runs
    -- recent_runs: AND (v.scheduled_for, v.job_uid) < ($before::timestamptz, $before_uid::bigint)
@@ -209,8 +214,12 @@ SELECT v.*, NULL::timestamptz AS died_at, NULL::text AS error FROM rota.job_run 
 
 -- name: dead_runs
 -- A tenant's dead letters that a filter means, as runs with their last errors: newest slots first, before a given place.
-SELECT v.*, d.died_at,
-       (SELECT a.error FROM rota.attempt a
+SELECT v.run_id, v.tenant_id, v.job_id, v.scheduled_for, v.state, v.gate, v.origin, v.attempt, v.max_attempts, v.handler,
+       v.pool, v.priority, v.created_at, v.available_at, v.started_at, v.worker_id, v.lease_expires_at,
+       v.cancel_requested_at, v.progress, v.progress_note, v.finished_at, v.reason,
+       CASE WHEN $whole::boolean THEN v.payload END AS payload, CASE WHEN $whole::boolean THEN v.result END AS result,
+       d.died_at,
+       (SELECT CASE WHEN $whole::boolean THEN a.error ELSE left(a.error, 500) END FROM rota.attempt a
          WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
          ORDER BY a.ended_at DESC LIMIT 1) AS error
   FROM (
