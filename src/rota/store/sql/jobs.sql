@@ -157,8 +157,8 @@ SELECT j.*, s.next_run_at, s.next_slot, s.since
 -- One page of a tenant's jobs in the order of their ids: those after $after, from $low on and before $upto. Each shard
 -- gives its first ones by the index over the names, so that nothing is sorted but what the shards give; only the rows
 -- of the page itself are read, and of these nothing that may be large.
-SELECT j.shard, j.job_uid, j.tenant_id, j.job_id, j.version, j.handler, j.schedule, '{}' AS payload, j.pool, j.priority,
-       j.max_attempts, j.retry, j.misfire, j.misfire_grace_ms, j.timeout_ms, j.lease_ms, j.jitter_ms, j.overlap,
+SELECT j.shard, j.job_uid, j.tenant_id, j.job_id, j.generation, j.version, j.handler, j.schedule, '{}' AS payload, j.pool,
+       j.priority, j.max_attempts, j.retry, j.misfire, j.misfire_grace_ms, j.timeout_ms, j.lease_ms, j.jitter_ms, j.overlap,
        j.start_deadline_ms, j.labels, j.description, j.paused_at, j.pause_reason, j.quarantined, j.deleted_at,
        j.created_at, j.updated_at, j.resume_at, j.max_concurrency, j.concurrency_key, j.key_concurrency, j.limits,
        j.max_losses, j.pause_after, j.owner, j.source, j.overrides, j.orphaned_at, NULL::jsonb AS declared,
