@@ -216,3 +216,56 @@ async def test_the_database_takes_no_policy_that_nobody_knows(rota_kit: RotaKit)
     await rota_kit.put(every("10s"))
     with pytest.raises(Exception, match="job_overlap_check"):
         await execute(rota_kit, "UPDATE rota.job SET overlap = 'sometimes'")
+
+
+# `skip`: what lives, and what somebody asks for -----------------------------------------------------------------------
+
+
+async def test_a_run_wanted_for_tomorrow_takes_no_slot_of_today(rota_kit: RotaKit) -> None:
+    tomorrow = START + timedelta(days=1)
+    await rota_kit.put(every("10s", overlap="skip"))
+    await rota_kit.on_demand.trigger("tick", tenant_id="default", scheduled_for=tomorrow - timedelta(seconds=5))
+    for _ in range(3):
+        await rota_kit.advance(10)
+        await (await claimed(rota_kit)).succeed()
+    assert await states(rota_kit) == ["succeeded"] * 3 + ["pending"]
+    rota_kit.clock.set(tomorrow - timedelta(seconds=4))
+    await rota_kit.tick()
+    await rota_kit.advance(4)
+    late = await ledger(rota_kit)
+    assert (late[-1][0], late[-1][2]) == ("overlap", tomorrow), "from its time on it lives"
+
+
+@pytest.mark.parametrize("end", [Outcome.FAILED, Outcome.RELEASED, Outcome.SNOOZED])
+async def test_a_run_that_waits_to_go_on_lives(rota_kit: RotaKit, end: Outcome) -> None:
+    work = await running(rota_kit, overlap="skip", retry=rota.retry(initial=timedelta(hours=1)))
+    await work.report(end, error="no", retry_after=timedelta(hours=1) if end is Outcome.SNOOZED else None)
+    await rota_kit.advance(20)
+    assert await states(rota_kit) == ["pending"]
+    assert [reason for reason, *_ in await ledger(rota_kit)] == ["overlap", "overlap"]
+
+
+async def test_a_run_that_its_jitter_delays_lives(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s", overlap="skip", jitter=timedelta(hours=1)))
+    await rota_kit.advance(40)
+    assert len(await states(rota_kit)) == 1
+    assert len(await ledger(rota_kit)) == 3
+
+
+async def test_a_run_that_somebody_asks_for_waits_for_its_turn_beside_skip(rota_kit: RotaKit) -> None:
+    """Whatever the policy but `allow`, two runs of the job never run at once."""
+    work = await running(rota_kit, overlap="skip")
+    for _ in range(2):
+        await rota_kit.on_demand.trigger("tick", tenant_id="default")
+    worker = rota_kit.worker("w", handlers=["h"])
+    assert await worker.claim(limit=10) == []
+    await rota_kit.advance(10)
+    assert [reason for reason, *_ in await ledger(rota_kit)] == ["overlap"]
+    for _ in range(2):
+        await work.succeed()
+        await rota_kit.tick()
+        [work] = await worker.claim(limit=10)
+    await work.succeed()
+    await rota_kit.advance(10)
+    assert await states(rota_kit) == ["succeeded"] * 3 + ["pending"]
+    await rota_kit.check()

@@ -19,7 +19,7 @@ def admitted(
 ) -> tuple[list[datetime], list[Skipped]]:
     """Return the slots to run and the ledger's entries: the decision, less what overlap and deadline take away.
 
-    `busy` tells whether the job has a run that waits or runs; it only matters to the overlap policy "skip".
+    `busy` tells whether a run of the job lives; it only matters to the overlap policy "skip".
     """
     run, skipped = list(decision.run), list(decision.skipped)
     if start_deadline is not None:

@@ -240,12 +240,12 @@ CREATE FUNCTION rota.limits_on(tenant_id text, job_uid bigint, overlap text, max
      'job'::text,
      1,
          CASE
-             WHEN (limits_on.overlap = ANY (ARRAY['queue'::text, 'queue_one'::text, 'replace'::text])) THEN 1
+             WHEN (limits_on.overlap <> 'allow'::text) THEN 1
              ELSE limits_on.max_concurrency
          END AS max_concurrency,
      NULL::double precision AS float8,
      NULL::integer AS int4
-   WHERE ((limits_on.overlap = ANY (ARRAY['queue'::text, 'queue_one'::text, 'replace'::text])) OR (limits_on.max_concurrency IS NOT NULL))
+   WHERE ((limits_on.overlap <> 'allow'::text) OR (limits_on.max_concurrency IS NOT NULL))
  UNION ALL
   SELECT format('key/%s/%s'::text, limits_on.job_uid, md5(keyed.value)) AS format,
      NULL::text,
@@ -462,7 +462,7 @@ CREATE FUNCTION rota.numbers_of(limit_key text) RETURNS TABLE(permits integer, r
                          WHEN (x.concurrency_key IS NOT NULL) THEN x.key_concurrency
                          ELSE NULL::integer
                      END
-                     WHEN (x.overlap = ANY (ARRAY['queue'::text, 'queue_one'::text, 'replace'::text])) THEN 1
+                     WHEN (x.overlap <> 'allow'::text) THEN 1
                      ELSE x.max_concurrency
                  END AS permits
             FROM rota.job x

@@ -68,9 +68,9 @@ RETURNS TABLE (limit_key text, name text, owner text, kind text, weight integer,
   LANGUAGE sql STABLE PARALLEL SAFE ROWS 2
 BEGIN ATOMIC
   SELECT format('job/%s', limits_on.job_uid), NULL::text, NULL::text, 'job', 1,
-         CASE WHEN limits_on.overlap IN ('queue', 'queue_one', 'replace') THEN 1 ELSE limits_on.max_concurrency END,
+         CASE WHEN limits_on.overlap <> 'allow' THEN 1 ELSE limits_on.max_concurrency END,
          NULL::double precision, NULL::integer
-   WHERE limits_on.overlap IN ('queue', 'queue_one', 'replace') OR limits_on.max_concurrency IS NOT NULL
+   WHERE limits_on.overlap <> 'allow' OR limits_on.max_concurrency IS NOT NULL
   UNION ALL
   SELECT format('key/%s/%s', limits_on.job_uid, md5(keyed.value)), NULL, NULL, 'key', 1, limits_on.key_concurrency, NULL, NULL
     -- The path is the text after "payload.".
@@ -117,7 +117,7 @@ BEGIN ATOMIC
                        THEN split_part(numbers_of.limit_key, '/', 2)::bigint END AS job_uid) k
     CROSS JOIN LATERAL (
           SELECT CASE WHEN k.kind = 'key' THEN CASE WHEN x.concurrency_key IS NOT NULL THEN x.key_concurrency END
-                      WHEN x.overlap IN ('queue', 'queue_one', 'replace') THEN 1
+                      WHEN x.overlap <> 'allow' THEN 1
                       ELSE x.max_concurrency END AS permits
             FROM rota.job x
            WHERE x.shard = (k.job_uid % (SELECT c.shard_count FROM rota.cluster c))::smallint AND x.job_uid = k.job_uid
