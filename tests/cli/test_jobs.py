@@ -180,6 +180,9 @@ def test_a_pause_has_an_end_and_the_missed_slots_a_choice(rota: Cli) -> None:
     paused = rota.json("job", "pause", "a", "--resume-at", "2035-01-01T00:00:00Z")
     assert paused["resume_at"] == "2035-01-01T00:00:00Z"
     assert "2035-01-01T00:00:00Z" in rota("job", "pause", "a", "--resume-at", "2035-01-01T00:00:00Z").out
+    dropping = rota.json("job", "pause", "a", "--resume-at", "2035-01-01T00:00:00Z", "--missed", "drop")
+    assert dropping["resume_missed"] == "drop"
+    assert rota("job", "pause", "a", "--missed", "drop").err.startswith("error: missed: ")
     assert rota("job", "pause", "a", "--resume-at", "2020-01-01T00:00:00Z").err.startswith("error: resume_at: ")
     assert rota("job", "pause", "a", "--resume-at", "soon").code == 2
     for missed in ("once", "catch_up", "policy"):

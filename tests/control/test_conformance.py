@@ -277,6 +277,12 @@ async def test_a_pause_ends_at_its_instant_or_by_a_resumption(control: Control, 
     assert (await control.resume_job("tick", missed="drop")).state == "active"
     [part] = await control.skipped("tick")
     assert (part.slots, part.reason) == (3, "paused")
+    chosen = await control.pause_job("tick", resume_at=FAR, missed="drop")
+    assert (chosen.resume_at, chosen.resume_missed) == (FAR, "drop")
+    await control.resume_job("tick")
+    await control.pause_jobs(JobFilterQuestion(prefix="tick"), resume_at=FAR, missed="once")
+    assert (await control.get_job("tick")).resume_missed == "once"
+    await refused(InvalidInput, control.pause_job("tick", missed="drop"), field="missed")
     await refused(InvalidInput, control.pause_job("tick", resume_at=datetime(2026, 1, 1)), field="resume_at")
     await refused(NotFound, control.pause_job("unknown"))
     await refused(NotFound, control.resume_job("unknown"))

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 import rota
@@ -385,3 +386,17 @@ async def test_an_id_whose_number_is_another_tenants_leads_to_nothing_of_theirs(
         await calls.put([mine])
     [standing] = await calls.page(tenant_id="acme")
     assert (standing.job_id, standing.version, standing.state) == ("theirs", 1, "active")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("misfire_grace_ms", "9223372036854775807"), ("jitter_ms", "86400001"), ("start_deadline_ms", "9e17"),
+        ("pause_after", "1001"), ("payload", "'[]'"),
+        ("labels", "'\"a\"'"), ("limits", "'[]'"),
+    ],
+)  # fmt: skip
+async def test_sql_cannot_write_what_the_program_refuses(rota_kit: RotaKit, column: str, value: str) -> None:
+    await rota_kit.put(Job(job_id="job", handler="h"))
+    with pytest.raises(asyncpg.CheckViolationError):
+        await execute(rota_kit, f"UPDATE rota.job SET {column} = {value}")  # noqa: S608 - two words of this test

@@ -238,6 +238,35 @@ async def test_what_a_short_pause_held_back_was_missed_and_is_the_policys(
 # resume_at ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("missed", "made"), [("policy", 1), ("drop", 0), ("once", 1), ("catch_up", 4)])
+async def test_a_pause_with_an_end_takes_the_choice_of_a_resume_by_hand(
+    rota_kit: RotaKit, missed: str, made: int
+) -> None:
+    await rota_kit.put(every("1m"))
+    end = START + 4 * MINUTE + SECOND
+    await pause(rota_kit, resume_at=end, missed=missed)
+    assert (await stored(rota_kit)).resume_missed == (None if missed == "policy" else missed)
+    rota_kit.clock.set(end)
+    await rota_kit.tick()
+    assert await slots(rota_kit) == [START + n * MINUTE for n in range(5 - made, 5)]
+    assert await policies(rota_kit) <= {f'{{"resume": "{missed}"}}'}
+    assert (await stored(rota_kit)).resume_missed is None
+    await rota_kit.check()
+
+
+async def test_a_choice_is_for_a_pause_that_has_an_end_and_goes_with_it(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("1m"))
+    with pytest.raises(InvalidInput, match="missed: is for a pause that ends by itself"):
+        await pause(rota_kit, missed="drop")
+    with pytest.raises(InvalidInput, match="missed: 'all' is no choice"):
+        await pause(rota_kit, resume_at=START + HOUR, missed="all")
+    await pause(rota_kit, resume_at=START + HOUR, missed="drop")
+    await pause(rota_kit, resume_at=START + HOUR, missed="once")
+    assert (await stored(rota_kit)).resume_missed == "once"
+    await pause(rota_kit)
+    assert (await stored(rota_kit)).resume_missed is None
+
+
 async def test_a_slot_at_the_end_of_a_pause_is_not_held_back_by_it(rota_kit: RotaKit) -> None:
     """Paused until nine o'clock, a job runs at nine o'clock, though the look comes a moment later."""
     await rota_kit.put(every("1h", misfire=rota.skip()))

@@ -19,7 +19,7 @@ async def pause_jobs(call: Caller, question: PauseManyQuestion) -> Response:
     """Pause jobs that a filter means; those that are paused keep their own pause."""
     done = await call.control.pause_jobs(
         question.filter, everything=question.all, reason=question.reason, resume_at=question.resume_at,
-        dry_run=question.dry_run, limit=question.limit, cursor=question.cursor,
+        missed=question.missed, dry_run=question.dry_run, limit=question.limit, cursor=question.cursor,
     )  # fmt: skip
     return answer(done)
 

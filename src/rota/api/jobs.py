@@ -153,7 +153,9 @@ async def list_jobs(
 async def pause_job(call: Caller, job_id: JobId, question: PauseQuestion | None = None) -> Response:
     """Make no more runs of a job until it is resumed, or until `resume_at`. What waits or runs goes on."""
     asked = question or PauseQuestion()
-    return _shown(await call.control.pause_job(job_id, reason=asked.reason, resume_at=asked.resume_at))
+    return _shown(
+        await call.control.pause_job(job_id, reason=asked.reason, resume_at=asked.resume_at, missed=asked.missed)
+    )
 
 
 async def resume_job(call: Caller, job_id: JobId, question: ResumeQuestion | None = None) -> Response:

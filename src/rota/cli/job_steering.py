@@ -15,7 +15,7 @@ from rota.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rota.wire.control import Control
-    from rota.wire.jobs import JobFilterQuestion, ManyAnswer
+    from rota.wire.jobs import JobFilterQuestion, ManyAnswer, Missed
     from rota.wire.runs import RunDetail, TriggerAnswer
 
 WAIT_STEP: Final = 0.5
@@ -31,6 +31,13 @@ Handler = Annotated[str, typer.Option(help="Those with this handler.", show_defa
 Source = Annotated[str, typer.Option(help="Those of this app or import.", show_default=False)]
 Orphaned = Annotated[bool, typer.Option("--orphaned", help="Those that left their code.")]
 Everything = Annotated[bool, typer.Option("--all", help="All jobs of the tenant.")]
+MissedChoice = Annotated[
+    str,
+    typer.Option(
+        help="What was missed: policy leaves it to the misfire policy, drop forgets it, once makes one run of it,"
+        " catch_up makes them all, within the job's bound."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -41,6 +48,7 @@ async def pause(
     resume_at: Annotated[
         str | None, typer.Option(help="When it runs again by itself, such as 2026-01-01T00:00:00Z.")
     ] = None,
+    missed: MissedChoice = "policy",
     prefix: Prefix = "",
     label: Label = "",
     handler: Handler = "",
@@ -50,33 +58,37 @@ async def pause(
     yes: Yes = False,
 ) -> int | None:
     """Make no more runs until resumed, of one job or of all that a filter means; runs that wait or run go on."""
-    until = instant_of(resume_at, field="resume_at")
+    until, choice = instant_of(resume_at, field="resume_at"), _choice(missed)
     where = _filter(job_id, prefix, label, handler, source, orphaned=orphaned, everything=everything)
     async with call.control() as control:
         if where is not None:
             return await _many(
                 call, "pause", yes=yes,
                 ask=lambda dry, cursor: control.pause_jobs(
-                    where, everything=everything, reason=reason, resume_at=until, dry_run=dry, cursor=cursor
+                    where, everything=everything, reason=reason, resume_at=until, missed=choice, dry_run=dry,
+                    cursor=cursor,
                 ),
             )  # fmt: skip
         assert job_id is not None, "without a filter there is an id"
-        stored = await control.pause_job(job_id, reason=reason, resume_at=until)
+        stored = await control.pause_job(job_id, reason=reason, resume_at=until, missed=choice)
     end = "`rota job resume` lets it run again" if until is None else f"it runs again at {instant(until)}"
     call.out.answer(values_of(stored), f"job {job_id!r} is paused: {end}")
     return None
 
 
+def _choice(missed: str) -> "Missed":
+    from rota.wire import jobs
+
+    choices = get_args(jobs.Missed)
+    if missed not in choices:
+        raise InvalidInput("missed", f"{missed!r} is not a choice", hint=f"use one of {', '.join(choices)}")
+    return cast("Missed", missed)
+
+
 async def resume(
     call: Call,
     job_id: OneJob = None,
-    missed: Annotated[
-        str,
-        typer.Option(
-            help="What was missed: policy leaves it to the misfire policy, drop forgets it, once makes one run of it,"
-            " catch_up makes them all, within the job's bound."
-        ),
-    ] = "policy",
+    missed: MissedChoice = "policy",
     pause_reason: Annotated[
         str, typer.Option("--reason", help="Of many, those that were paused for just this.", show_default=False)
     ] = "",
@@ -89,25 +101,21 @@ async def resume(
     yes: Yes = False,
 ) -> int | None:
     """Let a paused job run again, or all that a filter means."""
-    from rota.wire.jobs import Missed
-
-    choices = get_args(Missed)
-    if missed not in choices:
-        raise InvalidInput("missed", f"{missed!r} is not a choice", hint=f"use one of {', '.join(choices)}")
+    choice = _choice(missed)
     where = _filter(job_id, prefix, label, handler, source, orphaned=orphaned, everything=everything)
     async with call.control() as control:
         if where is not None:
             return await _many(
                 call, "resume", yes=yes,
                 ask=lambda dry, cursor: control.resume_jobs(
-                    where, everything=everything, missed=cast(Any, missed), pause_reason=pause_reason, dry_run=dry,
+                    where, everything=everything, missed=choice, pause_reason=pause_reason, dry_run=dry,
                     cursor=cursor,
                 ),
             )  # fmt: skip
         if pause_reason:
             raise InvalidInput("reason", "chooses among many", hint="leave it out, or name a filter")
         assert job_id is not None, "without a filter there is an id"
-        stored = await control.resume_job(job_id, missed=cast(Any, missed))
+        stored = await control.resume_job(job_id, missed=choice)
     call.out.answer(values_of(stored), f"job {job_id!r} is {stored.state}", jobs_table([stored]))
     return None
 

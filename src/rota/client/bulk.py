@@ -22,12 +22,13 @@ class BulkCalls(Caller):
 
     async def pause_jobs(
         self, where: JobFilterQuestion, *, everything: bool = False, reason: str = "",
-        resume_at: datetime | None = None, dry_run: bool = False, limit: int = 100, cursor: str | None = None,
+        resume_at: datetime | None = None, missed: Missed = "policy", dry_run: bool = False, limit: int = 100,
+        cursor: str | None = None,
     ) -> ManyAnswer:  # fmt: skip
         """Pause jobs; those that are paused keep their own pause. Raises InvalidInput, InvalidCursor."""
         question = asked(
-            PauseManyQuestion, filter=where, all=everything, reason=reason, resume_at=resume_at, dry_run=dry_run,
-            limit=limit, cursor=cursor,
+            PauseManyQuestion, filter=where, all=everything, reason=reason, resume_at=resume_at, missed=missed,
+            dry_run=dry_run, limit=limit, cursor=cursor,
         )  # fmt: skip
         return await self._call("POST", "/v1/jobs:pause", question=question, answer=ManyAnswer, repeatable=True)
 

@@ -186,9 +186,14 @@ class Client(FlowCalls, BulkCalls, WorkerCalls):
         }  # fmt: skip
         return await self._call("GET", "/v1/jobs", query=query, answer=JobPage)
 
-    async def pause_job(self, job_id: str, *, reason: str = "", resume_at: datetime | None = None) -> JobDocument:
-        """Make no more runs until resumed, or until `resume_at`. Raises NotFound, InvalidInput."""
-        question = asked(PauseQuestion, reason=reason, resume_at=resume_at)
+    async def pause_job(
+        self, job_id: str, *, reason: str = "", resume_at: datetime | None = None, missed: Missed = "policy"
+    ) -> JobDocument:
+        """Make no more runs until resumed, or until `resume_at`, with `missed` as at a resume.
+
+        Raises NotFound, InvalidInput.
+        """
+        question = asked(PauseQuestion, reason=reason, resume_at=resume_at, missed=missed)
         return await self._call(
             "POST", f"{_job(job_id)}/pause", question=question, answer=JobDocument, repeatable=True
         )  # fmt: skip

@@ -23,14 +23,15 @@ class BulkControl(Answering):
 
     async def pause_jobs(
         self, where: JobFilterQuestion, *, everything: bool = False, reason: str = "",
-        resume_at: datetime | None = None, dry_run: bool = False, limit: int = 100, cursor: str | None = None,
+        resume_at: datetime | None = None, missed: Missed = "policy", dry_run: bool = False, limit: int = 100,
+        cursor: str | None = None,
     ) -> ManyAnswer:  # fmt: skip
         asked = self._asked(where, "pause", scope="jobs:write", everything=everything, limit=limit, cursor=cursor)
         if dry_run:
             return await self._counted(asked)
         done = await self._parts.bulk.pause(
-            asked.where, tenant_id=asked.tenant_id, reason=reason, resume_at=resume_at, after=asked.after, limit=limit,
-            actor=self._principal.actor,
+            asked.where, tenant_id=asked.tenant_id, reason=reason, resume_at=resume_at, missed=missed,
+            after=asked.after, limit=limit, actor=self._principal.actor,
         )  # fmt: skip
         return _done(done, asked)
 

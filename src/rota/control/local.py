@@ -113,10 +113,12 @@ class LocalControl(FlowControl, BulkControl):
         jobs, more = within_bytes([listed_job(stored) for stored in page], more)
         return JobPage(jobs=jobs, next_cursor=cursors.after_job(jobs[-1].job_id) if more else None)
 
-    async def pause_job(self, job_id: str, *, reason: str = "", resume_at: datetime | None = None) -> JobDocument:
+    async def pause_job(
+        self, job_id: str, *, reason: str = "", resume_at: datetime | None = None, missed: Missed = "policy"
+    ) -> JobDocument:
         stored = await self._parts.definitions.pause(
             job_id, tenant_id=self._tenant("jobs:write"), reason=reason, resume_at=resume_at,
-            actor=self._principal.actor,
+            missed=missed, actor=self._principal.actor,
         )  # fmt: skip
         return job_document(stored)
 

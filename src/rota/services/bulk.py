@@ -109,8 +109,8 @@ class Bulk:
         return Count(matched=min(matched, COUNT_LIMIT), more=matched > COUNT_LIMIT)
 
     async def pause(
-        self, where: JobFilter, *, tenant_id: str, reason: str, resume_at: datetime | None = None, after: str = "",
-        limit: int = 100, actor: str = SYSTEM,
+        self, where: JobFilter, *, tenant_id: str, reason: str, resume_at: datetime | None = None,
+        missed: Missed = "policy", after: str = "", limit: int = 100, actor: str = SYSTEM,
     ) -> BulkDone:  # fmt: skip
         """Pause jobs; one that is paused keeps its own pause. Raises InvalidInput."""
 
@@ -118,7 +118,7 @@ class Bulk:
             if job.paused_at is not None:
                 return False
             await self._definitions.pause(
-                job.job_id, tenant_id=tenant_id, reason=reason, resume_at=resume_at, actor=actor
+                job.job_id, tenant_id=tenant_id, reason=reason, resume_at=resume_at, missed=missed, actor=actor
             )  # fmt: skip
             return True
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 import structlog
 
@@ -191,37 +191,50 @@ class Definitions:
         )
 
     async def pause(
-        self, job_id: str, *, tenant_id: str, reason: str, resume_at: datetime | None = None, actor: str = SYSTEM
-    ) -> StoredJob:
+        self, job_id: str, *, tenant_id: str, reason: str, resume_at: datetime | None = None,
+        missed: Missed = "policy", actor: str = SYSTEM,
+    ) -> StoredJob:  # fmt: skip
         """Make no more runs of a job until it is resumed, or until `resume_at`; runs that wait or run go on.
 
-        A job that is paused gets the new reason and end. Raises NotFound, and InvalidInput for an end that does not lie
-        in the future.
+        What was missed by then is treated as `resume` does with the same `missed`. A job that is paused gets the new
+        reason, end and choice. Raises NotFound, and InvalidInput for an end that does not lie in the future, or a
+        choice without an end.
         """
         check_text("reason", reason, limit=REASON_LIMIT)
+        _check_missed(missed)
+        if missed != "policy" and resume_at is None:
+            raise InvalidInput(
+                "missed", "is for a pause that ends by itself", hint="give resume_at, or choose at the resume"
+            )
         now = self._clock.now()
         until = None if resume_at is None else future_instant(resume_at, "resume_at", now=now)
         await self._patience.ask(
-            lambda: self._pause(job_id, tenant_id=tenant_id, reason=reason, until=until, actor=actor, now=now),
+            lambda: self._pause(
+                job_id, tenant_id=tenant_id, reason=reason, until=until, missed=missed, actor=actor, now=now
+            ),
             what=f"job {job_id!r}", turn=(tenant_id, job_id),
         )  # fmt: skip
         return await self.get(job_id, tenant_id=tenant_id)
 
     async def _pause(
-        self, job_id: str, *, tenant_id: str, reason: str, until: datetime | None, actor: str, now: datetime
-    ) -> None:
+        self, job_id: str, *, tenant_id: str, reason: str, until: datetime | None, missed: Missed, actor: str,
+        now: datetime,
+    ) -> None:  # fmt: skip
+        choice = None if missed == "policy" else missed
         async with self._database.transaction() as tx:
             stored = await _locked(tx, tenant_id, job_id)
             uid = stored.job_uid
             if stored.paused_at is None:
-                version = await store.set_pause(tx, uid, paused_at=now, reason=reason, resume_at=until, now=now)
+                version = await store.set_pause(
+                    tx, uid, paused_at=now, reason=reason, resume_at=until, missed=choice, now=now
+                )
                 await _reschedule(tx, stored, version=version, next_run_at=None, next_slot=stored.next_slot, now=now)
-            elif (stored.pause_reason, stored.resume_at) == (reason, until):
+            elif (stored.pause_reason, stored.resume_at, stored.resume_missed) == (reason, until, choice):
                 return
             else:
-                amended = await store.amend_pause(tx, uid, reason=reason, resume_at=until, now=now)
+                amended = await store.amend_pause(tx, uid, reason=reason, resume_at=until, missed=choice, now=now)
                 assert amended, "the job's row is locked, so its pause cannot have gone"
-            change = _pause_change(stored, "job.paused", after=pause_facts(now, reason, until))
+            change = _pause_change(stored, "job.paused", after=pause_facts(now, reason, until, choice))
             await audit.note(tx, [change], actor=actor, now=now)
 
     async def resume(self, job_id: str, *, tenant_id: str, missed: Missed = "policy", actor: str = SYSTEM) -> StoredJob:
@@ -230,8 +243,7 @@ class Definitions:
         What was missed is left to the job's misfire policy; with "drop" it goes into the slot ledger; "once" makes one
         run at the latest missed slot, and "catch_up" one each, bounded as the job's own policy or to the latest 100.
         """
-        if missed not in get_args(Missed):
-            raise InvalidInput("missed", f"{missed!r} is no choice", hint=f"use one of {', '.join(get_args(Missed))}")
+        _check_missed(missed)
         now = self._clock.now()
         await self._patience.ask(
             lambda: self._resume(job_id, tenant_id=tenant_id, missed=missed, actor=actor, now=now),
@@ -432,11 +444,12 @@ class Definitions:
                     return frozenset()
                 # A slot at the end of a pause that has one was not held back by it.
                 upto = stored.resume_at - _TICK if due_uid is not None and stored.resume_at is not None else now
-                settled = await settle_missed(tx, stored, missed=missed, upto=upto, now=now)
+                choice = cast(Missed, stored.resume_missed or missed) if due_uid is not None else missed
+                settled = await settle_missed(tx, stored, missed=choice, upto=upto, now=now)
                 version = await store.set_pause(tx, stored.job_uid, paused_at=None, reason=None, now=now)
                 slot = settled.next_slot
                 await _reschedule(tx, stored, version=version, next_run_at=slot, next_slot=slot, now=now)
-                after = pause_facts(None) | {"missed": missed, "runs": settled.runs}
+                after = pause_facts(None) | {"missed": choice, "runs": settled.runs}
                 change = _pause_change(stored, "job.resumed", after=after)
                 await audit.note(tx, [change], actor=actor, now=now)
                 topics = {SCHEDULES}
@@ -450,6 +463,11 @@ class Definitions:
         for topic in topics:
             self._hints.publish(topic)
         return bool(topics)
+
+
+def _check_missed(missed: object) -> None:
+    if missed not in get_args(Missed):
+        raise InvalidInput("missed", f"{missed!r} is no choice", hint=f"use one of {', '.join(get_args(Missed))}")
 
 
 class _CreatedMeanwhile(VersionConflict):
@@ -506,7 +524,7 @@ async def _reschedule(
 
 
 def _pause_change(stored: StoredJob, action: str, *, after: dict[str, Any]) -> Change:
-    before = pause_facts(stored.paused_at, stored.pause_reason, stored.resume_at)
+    before = pause_facts(stored.paused_at, stored.pause_reason, stored.resume_at, stored.resume_missed)
     return Change(tenant_id=stored.tenant_id, action=action, subject=stored.job_id, before=before, after=after)
 
 

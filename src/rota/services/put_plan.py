@@ -104,13 +104,17 @@ def plan_puts(
 
 
 def pause_facts(
-    paused_at: datetime | None, reason: str | None = None, resume_at: datetime | None = None
+    paused_at: datetime | None,
+    reason: str | None = None,
+    resume_at: datetime | None = None,
+    missed: str | None = None,
 ) -> dict[str, object]:
     """Return what the audit log says of a job's pause; None: it is not paused."""
     if paused_at is None:
         return {"paused": False}
     end = None if resume_at is None else format_instant(resume_at)
-    return {"paused": True, "reason": reason, "resume_at": end}
+    facts: dict[str, object] = {"paused": True, "reason": reason, "resume_at": end}
+    return facts if missed is None else facts | {"missed": missed}
 
 
 def definition_of(stored: StoredJob) -> dict[str, object]:

@@ -44,6 +44,8 @@ class StoredJob:
     paused_at: datetime | None
     pause_reason: str | None
     resume_at: datetime | None
+    resume_missed: str | None
+    """What becomes of missed slots at `resume_at`; None: as the job's policy says."""
     quarantined: str | None
     deleted: bool
     created_at: datetime
@@ -341,21 +343,24 @@ async def count(tx: Connection, tenant_id: str, *, bound: int) -> int:
 
 async def set_pause(
     tx: Connection, uid: int, *, paused_at: datetime | None, reason: str | None, resume_at: datetime | None = None,
-    now: datetime,
+    missed: str | None = None, now: datetime,
 ) -> int | None:  # fmt: skip
     """Pause or, with None, resume; returns the new version, None when there is no such job."""
     rows = await tx.fetch(
         sql.set_pause, shard=shard_of(uid), job_uid=uid, paused_at=paused_at, reason=reason, resume_at=resume_at,
-        now=now,
+        missed=missed, now=now,
     )  # fmt: skip
     return rows[0]["version"] if rows else None
 
 
-async def amend_pause(tx: Connection, uid: int, *, reason: str, resume_at: datetime | None, now: datetime) -> bool:
+async def amend_pause(
+    tx: Connection, uid: int, *, reason: str, resume_at: datetime | None, missed: str | None, now: datetime
+) -> bool:
     """Give a pause another reason and end; False when the job is not paused."""
     return bool(
         await tx.fetch(
-            sql.amend_pause, shard=shard_of(uid), job_uid=uid, reason=reason, resume_at=resume_at, now=now
+            sql.amend_pause, shard=shard_of(uid), job_uid=uid, reason=reason, resume_at=resume_at, missed=missed,
+            now=now,
         )
     )  # fmt: skip
 
@@ -446,12 +451,13 @@ async def move_next_slot(database: Database, stored: StoredSlot, *, next_slot: d
 def _stored(row: Any, schedule: Any) -> StoredJob:
     try:
         job, problem = _job(row), None
-    except InvalidInput as error:
+    except (InvalidInput, OverflowError) as error:
         job, problem = None, str(error)
     return StoredJob(
         job=job, problem=problem, shard=row["shard"], job_uid=row["job_uid"], tenant_id=row["tenant_id"],
         job_id=row["job_id"], generation=row["generation"], version=row["version"], paused_at=row["paused_at"],
-        pause_reason=row["pause_reason"], resume_at=row["resume_at"], quarantined=row["quarantined"],
+        pause_reason=row["pause_reason"], resume_at=row["resume_at"], resume_missed=row["resume_missed"],
+        quarantined=row["quarantined"],
         deleted=row["deleted_at"] is not None,
         created_at=row["created_at"], updated_at=row["updated_at"], next_run_at=schedule["next_run_at"],
         next_slot=schedule["next_slot"], since=schedule["since"], owner=row["owner"], source=row["source"],

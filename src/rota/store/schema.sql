@@ -373,6 +373,7 @@ CREATE TABLE rota.job (
     orphaned_at timestamp with time zone,
     generation integer DEFAULT 0 NOT NULL,
     payload_since bigint DEFAULT 1 NOT NULL,
+    resume_missed text,
     CONSTRAINT job_generation_check CHECK ((generation >= 0)),
     CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
     CONSTRAINT job_key_concurrency_check CHECK (((key_concurrency >= 1) AND (key_concurrency <= 100000))),
@@ -419,6 +420,8 @@ COMMENT ON COLUMN rota.job.orphaned_at IS 'Since when its source declares it no 
 COMMENT ON COLUMN rota.job.generation IS 'How many jobs of this id were deleted before this one.';
 
 COMMENT ON COLUMN rota.job.payload_since IS 'The version with which the present payload came.';
+
+COMMENT ON COLUMN rota.job.resume_missed IS 'What becomes of missed slots when the pause ends at resume_at; NULL: policy.';
 
 CREATE FUNCTION rota.numbers_of(limit_key text) RETURNS TABLE(permits integer, rate double precision, burst integer)
     LANGUAGE sql STABLE ROWS 1 PARALLEL SAFE
@@ -1086,6 +1089,9 @@ ALTER TABLE ONLY rota.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (tenant_id, key);
 
 ALTER TABLE rota.job
+    ADD CONSTRAINT job_jitter_most CHECK ((jitter_ms <= 86400000)) NOT VALID;
+
+ALTER TABLE rota.job
     ADD CONSTRAINT job_lease_ms_limit CHECK ((lease_ms <= 3600000)) NOT VALID;
 
 ALTER TABLE rota.job
@@ -1094,8 +1100,20 @@ ALTER TABLE rota.job
 ALTER TABLE rota.job
     ADD CONSTRAINT job_max_losses_limit CHECK ((max_losses <= 1000)) NOT VALID;
 
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_misfire_grace_most CHECK ((misfire_grace_ms <= (31 * (86400000)::bigint))) NOT VALID;
+
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_objects CHECK (((jsonb_typeof(payload) = 'object'::text) AND (jsonb_typeof(labels) = 'object'::text) AND (jsonb_typeof(limits) = 'object'::text))) NOT VALID;
+
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_pause_after_most CHECK ((pause_after <= 1000)) NOT VALID;
+
 ALTER TABLE ONLY rota.job
     ADD CONSTRAINT job_pkey PRIMARY KEY (shard, job_uid);
+
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_resume_missed_check CHECK ((resume_missed = ANY (ARRAY['policy'::text, 'drop'::text, 'once'::text, 'catch_up'::text]))) NOT VALID;
 
 ALTER TABLE rota.job
     ADD CONSTRAINT job_retry_check CHECK (
@@ -1103,6 +1121,9 @@ CASE jsonb_typeof((retry -> 'factor'::text))
     WHEN 'number'::text THEN ((((retry ->> 'factor'::text))::numeric >= (1)::numeric) AND (((retry ->> 'factor'::text))::numeric <= (100)::numeric))
     ELSE ((retry -> 'factor'::text) IS NULL)
 END) NOT VALID;
+
+ALTER TABLE rota.job
+    ADD CONSTRAINT job_start_deadline_most CHECK ((start_deadline_ms <= (31 * (86400000)::bigint))) NOT VALID;
 
 ALTER TABLE rota.job
     ADD CONSTRAINT job_timeout_ms_limit CHECK ((timeout_ms <= 604800000)) NOT VALID;

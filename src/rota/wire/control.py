@@ -85,8 +85,13 @@ class Control(Protocol):
         """Return a page in the order of ids. `label` is `name` or `name=value`. Raises InvalidInput, InvalidCursor."""
         ...
 
-    async def pause_job(self, job_id: str, *, reason: str = "", resume_at: datetime | None = None) -> JobDocument:
-        """Make no more runs until resumed, or until `resume_at`. Raises NotFound, InvalidInput."""
+    async def pause_job(
+        self, job_id: str, *, reason: str = "", resume_at: datetime | None = None, missed: Missed = "policy"
+    ) -> JobDocument:
+        """Make no more runs until resumed, or until `resume_at`, with `missed` as at a resume.
+
+        Raises NotFound, InvalidInput.
+        """
         ...
 
     async def resume_job(self, job_id: str, *, missed: Missed = "policy") -> JobDocument:
@@ -176,7 +181,8 @@ class Control(Protocol):
 
     async def pause_jobs(
         self, where: JobFilterQuestion, *, everything: bool = False, reason: str = "",
-        resume_at: datetime | None = None, dry_run: bool = False, limit: int = 100, cursor: str | None = None,
+        resume_at: datetime | None = None, missed: Missed = "policy", dry_run: bool = False, limit: int = 100,
+        cursor: str | None = None,
     ) -> ManyAnswer:  # fmt: skip
         """Pause jobs that a filter means; those that are paused keep their own pause.
 

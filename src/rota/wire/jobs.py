@@ -41,6 +41,7 @@ class JobDocument(Document):
     updated_at: datetime
     job: dict[str, Any] | None
     problem: str | None
+    resume_missed: Missed | None = None
     owner: Owner | None = None
     source: str | None = None
     overrides: tuple[str, ...] = ()
@@ -131,6 +132,7 @@ class SkippedList(Document):
 class PauseQuestion(Question):
     reason: str = ""
     resume_at: AwareDatetime | None = None
+    missed: Missed = "policy"
 
 
 class ResumeQuestion(Question):
@@ -190,6 +192,7 @@ class ManyQuestion(Question):
 class PauseManyQuestion(ManyQuestion):
     reason: str = ""
     resume_at: AwareDatetime | None = None
+    missed: Missed = "policy"
 
 
 class ResumeManyQuestion(ManyQuestion):

@@ -195,6 +195,7 @@ SELECT count(*) AS jobs FROM (
 -- Pause or (with NULLs) resume; the caller holds the row's lock and writes the schedule in the same transaction. Dead
 -- letters in a row are counted anew from a resume on.
 UPDATE rota.job SET paused_at = $paused_at::timestamptz, pause_reason = $reason, resume_at = $resume_at::timestamptz,
+       resume_missed = $missed,
        dead_since = CASE WHEN $paused_at::timestamptz IS NULL THEN $now ELSE dead_since END,
        version = version + 1, updated_at = $now
  WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL
@@ -202,7 +203,8 @@ RETURNING version;
 
 -- name: amend_pause
 -- Give the pause of a job that is paused another reason and another end.
-UPDATE rota.job SET pause_reason = $reason, resume_at = $resume_at::timestamptz, updated_at = $now
+UPDATE rota.job SET pause_reason = $reason, resume_at = $resume_at::timestamptz, resume_missed = $missed,
+       updated_at = $now
  WHERE shard = $shard AND job_uid = $job_uid AND deleted_at IS NULL AND paused_at IS NOT NULL
 RETURNING version;
 
