@@ -9,8 +9,10 @@ import pytest
 
 from rota.clock import ManualClock
 from rota.domain.attempt import Outcome
+from rota.settings import Settings
 from rota.worker.context import RunContext
 from rota.worker.handlers import HandlerRegistry
+from rota.worker.worker import DRAIN_TIME
 from tests.worker.fake_desk import FakeDesk, FakeRun
 from tests.worker.kit import at_work
 
@@ -188,3 +190,29 @@ async def test_a_coroutine_that_returns_after_its_time_has_timed_out(registry: H
         assert run.outcomes == [Outcome.TIMED_OUT]
         assert "no result within 4 s: the handler ended 8.0 s later" in (run.last.error or "")
     assert late.last.result is None
+
+
+async def test_what_a_drain_does_not_end_is_given_back_before_the_drain_time_is_over(
+    registry: HandlerRegistry,
+) -> None:
+    """The default is 20 s in all: the last quarter is for giving back what runs on, within any supervisor's 30 s."""
+    assert timedelta(seconds=20) == DRAIN_TIME
+    assert Settings().drain_time == DRAIN_TIME
+    clock = ManualClock()
+    desk = FakeDesk(clock, lease=timedelta(hours=1))
+    begun = asyncio.Event()
+
+    async def works_on() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    registry.register("works-on", works_on)
+    run = desk.add("works-on")
+    async with at_work(desk, registry) as (worker, _):
+        await begun.wait()
+        worker.request_stop()
+        clock.advance(14.9)
+        assert run.state == "running"
+        clock.advance(0.2)
+        await desk.until(lambda: desk.calls["retire"])
+    assert (run.outcomes, run.charged) == ([Outcome.RELEASED], 0)
