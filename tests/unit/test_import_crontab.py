@@ -495,6 +495,21 @@ def test_no_bytes_raise(data: bytes, system: bool | None) -> None:
     assert all(1 <= refusal.line <= data.count(b"\n") + 1 for refusal in result.refused)
 
 
+@pytest.mark.parametrize(
+    ("command", "is_warned_of"),
+    [
+        ("/opt/daemon &", True),
+        ("(while :; do date; done) & echo started", True),
+        ("/opt/a && /opt/b", False),
+        ("/opt/a > /dev/null 2>&1", False),
+        ("/opt/a &> /dev/null", False),
+        ("curl 'https://example.com/?a=1&b=2'", False),
+    ],
+)
+def test_a_command_that_leaves_something_in_the_background_is_warned_of(command: str, is_warned_of: bool) -> None:
+    assert ("background" in warnings_at(read(f"0 0 * * * {command}\n"), 1)) is is_warned_of
+
+
 PIECES = st.lists(
     st.sampled_from([b"0", b"*", b"*/5", b"@daily", b"@reboot", b" ", b"\t", b"=", b"%", b"'", b"root", b"#", b"\x00"])
     | st.binary(max_size=6),

@@ -254,6 +254,12 @@ class _Reader:
             )
         if (len(command) - len(command.rstrip("\\"))) % 2:
             warn(number, "the command ends in a backslash: cron knows no continued lines, the next one stands alone")
+        if _BACKGROUND.search(command):
+            warn(
+                number,
+                "'&' leaves something in the background: the run ends without it, and what still writes to the command's"
+                " output is ended with the worker (send its output elsewhere, or leave out the '&')",
+            )
         if entry.quiet:
             warn_once("quiet", number, "the leading '-' (do not log) is read and left out: Rota records every run")
         if not self.zone_line:
@@ -291,6 +297,10 @@ def _patience(schedule: Schedule) -> timedelta:
         at = later
     gaps = [later - earlier for earlier, later in pairwise(slots)]
     return min([LONGEST_PATIENCE, *gaps])
+
+
+_BACKGROUND: Final = re.compile(r"(?<![&>|])&\s*$|\s&\s")
+"""An '&' by itself: no '&&', no redirection, none inside an address."""
 
 
 def _check_macro(expression: str) -> None:
