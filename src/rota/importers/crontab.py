@@ -257,8 +257,8 @@ class _Reader:
         if _BACKGROUND.search(command):
             warn(
                 number,
-                "'&' leaves something in the background: the run ends without it, and what still writes to the command's"
-                " output is ended with the worker (send its output elsewhere, or leave out the '&')",
+                "'&' leaves something in the background: the run ends without it, and what still writes to the"
+                " command's output is ended with the worker (send its output elsewhere, or leave out the '&')",
             )
         if entry.quiet:
             warn_once("quiet", number, "the leading '-' (do not log) is read and left out: Rota records every run")
