@@ -110,8 +110,9 @@ async def test_a_completion_does_not_wait_for_ever_for_somebody_elses_transactio
 ) -> None:
     monkeypatch.setattr("rota.api.desk.LOCKED_WAITS", (0.01,))
     run = await claimed(me)
-    async with uncommitted(server.kit.dsn, "SELECT FROM rota.lease FOR UPDATE"):
+    async with uncommitted(server.kit.dsn, "SELECT FROM rota.lease FOR UPDATE") as other:
         told = await complete(me, run)
+        await other.execute("ROLLBACK")
     assert (told.status, told.code) == (503, "lease-locked")
     assert (await complete(me, run)).status == 200
 

@@ -44,6 +44,8 @@ async def completing(kit: RotaKit, work: KitWork) -> AsyncIterator[Any]:
         await other.execute("BEGIN")
         await other.fetchval("SELECT rota.complete($1, $2)", work.claim.run_id, work.claim.key.token)
         yield other
+        # Whoever goes on finds it ended: a server notices only later that a connection is gone.
+        await other.execute("ROLLBACK")
 
 
 def report_of(work: KitWork, outcome: Outcome = Outcome.SUCCEEDED) -> Report:
