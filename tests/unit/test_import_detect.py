@@ -32,7 +32,7 @@ def read(data: bytes, *, file: str = "file", system: bool | None = None) -> Impo
         ("13-reboot-and-lists.crontab", 5, [3, 4]),
         ("15-kubernetes-cronjobs.yaml", 3, []),
         ("17-airflow-dags.csv", 7, [11]),
-        ("19-systemd-timers.txt", 0, list(range(3, 13))),
+        ("19-systemd-timers.txt", 10, []),
     ],
 )
 @pytest.mark.parametrize("renamed", [False, True])
@@ -60,18 +60,6 @@ def test_a_job_in_json() -> None:
     assert (value["schedule"]["expression"], value["schedule"]["tz"]) == ("0 3 * * *", "Europe/Berlin")
     assert value["source"] == {"file": "tab", "line": 2}
     assert Job.from_json({key: value[key] for key in value.keys() - {"paused", "source"}}).job_id == value["job_id"]
-
-
-def test_19_systemd_timers_are_refused_with_what_to_write_instead() -> None:
-    path = CASES / "19-systemd-timers.txt"
-    result = read(path.read_bytes(), file=str(path))
-    reasons = {refusal.line: refusal.reason for refusal in result.refused}
-    assert "'25 8 * * Mon-Fri'" in reasons[3]
-    assert "'0 12 * * Mon-Fri' in 'Asia/Yekaterinburg'" in reasons[4]
-    assert "must both hold" in reasons[6]
-    assert "'0 0 1 * *'" in reasons[10]
-    assert "'0 0 * * *'" in reasons[11]
-    assert [warning.line for warning in result.warnings] == [13, 14]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def read_schedules(
         case Kind.AIRFLOW:
             return read_airflow(data, file=file, tz=tz, now=now)
         case Kind.SYSTEMD:
-            return read_systemd(data, file=file)
+            return read_systemd(data, file=file, tz=tz)
         case Kind.CRONTAB:
             return read_crontab(data, file=file, tz=tz, system=system)
 

@@ -11,8 +11,8 @@ from typing import Final
 from rota.domain.expression import BOUNDS, FieldName
 
 _FIELDS: Final = tuple(FieldName)[1:]
-_CHANCE: Final = re.compile(r"(\d{0,2})~(\d{0,2})(?:/(\d{1,2}))?")
-_HASH: Final = re.compile(r"H(?:\((\d{1,2})-(\d{1,2})\))?(?:/(\d{1,2}))?")
+_CHANCE: Final = re.compile(r"(\d{0,2})~(\d{0,2})(?:/(\d{1,2}))?", re.ASCII)
+_HASH: Final = re.compile(r"H(?:\((\d{1,2})-(\d{1,2})\))?(?:/(\d{1,2}))?", re.ASCII)
 _LAST: Final = {FieldName.DAY: 28, FieldName.WEEKDAY: 6}
 """The last value of a field that comes every time: no month is without it, and no day of the week comes twice."""
 
