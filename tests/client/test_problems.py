@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
 
 from rota.client.problems import problem_of
-from rota.errors import InvalidInput, LeaseLost, RotaError, TooManyCalls
+from rota.errors import InvalidInput, LeaseLocked, LeaseLost, RotaError, TooManyCalls
 
 
 def kinds(kind: type[RotaError] = RotaError) -> Iterator[type[RotaError]]:
@@ -21,6 +22,8 @@ def example(kind: type[RotaError]) -> RotaError:
         return kind("priority", "must be from 0 to 9", hint="9 goes first")
     if issubclass(kind, LeaseLost):
         return kind("019b")
+    if issubclass(kind, LeaseLocked):
+        return kind([UUID(int=7)])
     if issubclass(kind, TooManyCalls):
         return kind("too many", retry_after=1.5, hint="slower")
     return kind("it went wrong", hint="mend it")

@@ -28,6 +28,7 @@ from rota.errors import (
 from rota.testing import RotaKit
 from rota.wire.access import OPERATOR, Scope
 from rota.wire.control import Control
+from rota.wire.jobs import JobFilterQuestion
 from rota.wire.runs import RunFilterQuestion
 from tests.control.conftest import Controls
 from tests.control.test_cursors import HOSTILE
@@ -188,9 +189,9 @@ async def test_a_preview_is_what_the_job_would_do(admin: LocalControl) -> None:
 @pytest.mark.parametrize(
     ("parts", "field"),
     [
-        ({"schedule": {}}, "kind"),
-        ({"schedule": {"kind": "cron", "expression": "61 * * * *"}}, "expression"),
-        ({"schedule": {"kind": "cron", "expression": "@daily", "tz": "Mars"}}, "tz"),
+        ({"schedule": {}}, "schedule.kind"),
+        ({"schedule": {"kind": "cron", "expression": "61 * * * *"}}, "schedule.expression"),
+        ({"schedule": {"kind": "cron", "expression": "@daily", "tz": "Mars"}}, "schedule.tz"),
         ({"jitter": -1.0}, "jitter"),
         ({"jitter": float("nan")}, "jitter"),
         ({"jitter": 1e300}, "jitter"),
@@ -440,6 +441,7 @@ async def test_every_change_is_in_the_audit_log_page_by_page(
 
 # scopes
 
+EVERY_A = JobFilterQuestion(prefix="a")
 NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
     "read": [
         lambda c: c.get_job("a"),
@@ -465,6 +467,12 @@ NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
         lambda c: c.pause_job("a"),
         lambda c: c.resume_job("a"),
         lambda c: c.delete_job("a"),
+        lambda c: c.patch_job("a", {"priority": 1}),
+        lambda c: c.reset_job("a"),
+        lambda c: c.declare_jobs([job()], source="jobs:app"),
+        lambda c: c.pause_jobs(EVERY_A),
+        lambda c: c.resume_jobs(EVERY_A),
+        lambda c: c.delete_jobs(EVERY_A),
     ],
     "runs:operate": [
         lambda c: c.trigger("a"),
@@ -472,6 +480,8 @@ NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
         lambda c: c.replay_runs(DEAD),
         lambda c: c.cancel_run(uuid4()),
         lambda c: c.set_priority(uuid4(), 9),
+        lambda c: c.trigger_jobs(EVERY_A),
+        lambda c: c.cancel_runs(RunFilterQuestion(job_id="a")),
     ],
     "worker": [lambda c: c.signing_secret()],
     "admin": [
