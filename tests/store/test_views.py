@@ -1,6 +1,7 @@
 """What people read of runs: their ids, states and attempts, and never a token."""
 
 import random
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from rota.domain.attempt import Outcome
 from rota.domain.ids import job_uid, run_id, slot_of
 from rota.domain.job import Job
 from rota.store.runs import RunView
+from rota.store.statements import jobs
 from rota.testing import RotaKit
 from tests.store.stage import outsider
 
@@ -126,3 +128,14 @@ async def test_no_view_shows_a_token(rota_kit: RotaKit) -> None:
             assert rows
             assert not tokens & {str(value) for row in rows for value in row.values()}
             assert "token" not in rows[0]
+
+
+async def test_a_listed_job_has_every_column_but_the_large_ones(dsn: str) -> None:
+    async with outsider(dsn) as other:
+        rows = await other.fetch(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'rota' AND table_name = 'job'"
+        )
+    left_out = {
+        row["column_name"] for row in rows if not re.search(rf"\bj\.{row['column_name']}\b", jobs.list_jobs.text)
+    }
+    assert left_out == {"payload", "declared"}

@@ -160,9 +160,9 @@ SELECT j.*, s.next_run_at, s.next_slot, s.since
 SELECT j.shard, j.job_uid, j.tenant_id, j.job_id, j.generation, j.version, j.handler, j.schedule, '{}' AS payload, j.pool,
        j.priority, j.max_attempts, j.retry, j.misfire, j.misfire_grace_ms, j.timeout_ms, j.lease_ms, j.jitter_ms, j.overlap,
        j.start_deadline_ms, j.labels, j.description, j.paused_at, j.pause_reason, j.quarantined, j.deleted_at,
-       j.created_at, j.updated_at, j.resume_at, j.resume_missed, j.max_concurrency, j.concurrency_key, j.key_concurrency, j.limits,
-       j.max_losses, j.pause_after, j.owner, j.source, j.overrides, j.orphaned_at, NULL::jsonb AS declared,
-       s.next_run_at, s.next_slot, s.since
+       j.created_at, j.updated_at, j.resume_at, j.max_concurrency, j.concurrency_key, j.key_concurrency, j.limits,
+       j.max_losses, j.pause_after, j.owner, j.source, j.overrides, j.orphaned_at, j.resume_missed, j.dead_since,
+       j.payload_since, NULL::jsonb AS declared, s.next_run_at, s.next_slot, s.since
   FROM (
        SELECT k.shard, k.job_uid, k.job_id FROM unnest($shards::smallint[]) sh
         CROSS JOIN LATERAL (
