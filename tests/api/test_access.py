@@ -291,3 +291,51 @@ async def test_however_many_unknown_tokens_come_a_few_are_looked_up_at_a_time(se
         await other.execute("ROLLBACK")
     answers = await asyncio.gather(*asking)
     assert {answer.status for answer in answers} <= {401, 503}
+
+
+async def test_a_token_made_by_a_token_ends_with_it(server: Served) -> None:
+    me = await server.tenant("acme")
+    made = (await me.post("/v1/tokens", {"scopes": ["admin"], "name": "child"})).ok()
+    [listed, parent] = (await me.get("/v1/tokens")).ok()["tokens"]
+    assert (listed["token_id"], listed["parent_id"]) == (made["token_id"], parent["token_id"])
+    child = server.caller(made["token"])
+    assert (await child.get("/v1/me")).status == 200
+    assert (await child.ask("DELETE", f"/v1/tokens/{parent['token_id']}")).status == 204
+    server.kit.clock.advance(5)
+    assert (await child.get("/v1/me")).code == "unauthorized"
+    assert (await me.get("/v1/me")).code == "unauthorized"
+
+
+async def test_tokens_are_listed_page_by_page(server: Served) -> None:
+    me = await server.tenant("acme")
+    made = [(await me.post("/v1/tokens", {"scopes": ["read"]})).ok()["token_id"] for _ in range(4)]
+    seen, path = set[str](), "/v1/tokens?limit=2"
+    for _ in range(3):
+        page = (await me.get(path)).ok()
+        seen |= {token["token_id"] for token in page["tokens"]}
+        path = f"/v1/tokens?limit=2&cursor={page['next_cursor']}"
+    assert page["next_cursor"] is None
+    assert set(made) < seen
+    assert len(seen) == 5
+    other = await server.tenant("other")
+    assert (await other.get(path.replace("None", "x"))).code == "invalid-cursor"
+
+
+async def test_whoever_needs_no_token_makes_none(serving: Serving) -> None:
+    async with serving(open_to="loopback") as server:
+        refused = await server.caller().post("/v1/tokens", {"scopes": ["admin"]})
+        assert (refused.status, refused.code) == (403, "forbidden")
+        assert (await server.caller(Rota_Tenant="*").post("/v1/tokens", {"scopes": ["read"]})).code == "forbidden"
+        assert (await server.caller().get("/v1/tokens")).ok()["tokens"] == []
+
+
+async def test_a_signing_secret_is_rotated(server: Served) -> None:
+    me, worker = await server.tenant("acme"), await server.tenant("acme", scopes=("worker",))
+    before = (await worker.get("/v1/signing-secret")).ok()
+    assert (before["former"], before["former_until"]) == (None, None)
+    assert (await worker.post("/v1/signing-secret/rotate")).code == "forbidden"
+    rotated = (await me.post("/v1/signing-secret/rotate", {"keep_seconds": 60})).ok()
+    assert (rotated["former"], rotated["former_until"]) == (before["secret"], "2026-01-01T00:01:00Z")
+    assert (await worker.get("/v1/signing-secret")).ok() == rotated
+    server.kit.clock.advance(60)
+    assert (await worker.get("/v1/signing-secret")).ok() == {**rotated, "former": None, "former_until": None}

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 
 from rota.domain.token_text import parse_token
-from rota.errors import InvalidInput, NotFound, Unauthorized
-from rota.services.access import USE_NOTED, Access
+from rota.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded, Unauthorized
+from rota.services.access import USE_NOTED, Access, SigningKeys
 from rota.services.quota import REMEMBERED
 from rota.store.database import Database, Lane
 from rota.testing import RotaKit
-from tests.services.stories import HOUR, START, fetch
+from tests.services.stories import HOUR, START, execute, fetch
 
 
 @pytest.fixture
@@ -125,6 +125,89 @@ async def test_another_tenants_token_is_not_found(access: Access) -> None:
         with pytest.raises(NotFound):
             await access.revoke(unknown, tenant_id="acme", actor="cli:ada")
     await access.authenticate(text)
+
+
+async def test_what_a_token_made_ends_with_it(access: Access, elsewhere: Access, rota_kit: RotaKit) -> None:
+    parent, _ = await create(access, scopes=["admin"])
+    child, child_text = await create(access, scopes=["admin"], parent_id=parent)
+    grandchild, grandchild_text = await create(access, parent_id=child)
+    other, other_text = await create(access)
+    await elsewhere.authenticate(grandchild_text)
+    await access.revoke(parent, tenant_id="acme", actor="cli:ada")
+    for text in (child_text, grandchild_text):
+        with pytest.raises(Unauthorized, match="revoked"):
+            await elsewhere.authenticate(text)
+    await access.authenticate(other_text)
+    listed = {token.token_id: (token.parent_id, token.revoked_at) for token in await access.tokens("acme")}
+    assert listed == {
+        parent: (None, START), child: (parent, START), grandchild: (child, START), other: (None, None),
+    }  # fmt: skip
+    with pytest.raises(Unauthorized):
+        await create(access, parent_id=child)
+
+
+async def test_a_parent_that_somebody_revokes_in_the_old_way_ends_its_child(access: Access, rota_kit: RotaKit) -> None:
+    """As a process of 0.1.0 does, which knows of no children."""
+    parent, _ = await create(access, scopes=["admin"])
+    _, text = await create(access, parent_id=parent)
+    await execute(rota_kit, "UPDATE rota.token SET revoked_at = created_at WHERE token_id = $1", parent)
+    with pytest.raises(Unauthorized, match="revoked"):
+        await access.authenticate(text)
+
+
+async def test_a_child_does_not_outlive_its_parent(access: Access, rota_kit: RotaKit) -> None:
+    end = START + timedelta(hours=1)
+    parent, _ = await create(access, scopes=["admin"], expires_at=end)
+    _, text = await create(access, parent_id=parent)
+    assert (await access.authenticate(text)).expires_at == end
+    with pytest.raises(InvalidInput, match="2026-01-01T01:00:00Z") as refusal:
+        await create(access, parent_id=parent, expires_at=end + timedelta(seconds=1))
+    assert refusal.value.field == "expires_at"
+    rota_kit.clock.advance(3600)
+    with pytest.raises(Unauthorized, match="expired"):
+        await access.authenticate(text)
+
+
+async def test_tokens_that_make_tokens_come_to_an_end(access: Access) -> None:
+    token_id, _ = await create(access, scopes=["admin"])
+    for _ in range(4):
+        token_id, _ = await create(access, scopes=["admin"], parent_id=token_id)
+    with pytest.raises(Forbidden):
+        await create(access, parent_id=token_id)
+
+
+async def test_a_tenant_has_so_many_tokens_that_hold(
+    access: Access, rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.services.access.TOKENS_LIMIT", 3)
+    made = [(await create(access))[0] for _ in range(3)]
+    with pytest.raises(QuotaExceeded):
+        await create(access)
+    await create(access, tenant_id="other")
+    await access.revoke(made[0], tenant_id="acme", actor="cli:ada")
+    await create(access)
+
+
+async def test_of_tokens_made_at_once_no_more_are_kept_than_may_be(
+    access: Access, elsewhere: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.services.access.TOKENS_LIMIT", 3)
+    made = await asyncio.gather(*(create(place) for place in (access, elsewhere) * 4), return_exceptions=True)
+    assert sum(isinstance(one, QuotaExceeded) for one in made) == 5
+    assert len(await access.tokens("acme")) == 3
+
+
+async def test_a_token_that_ended_long_ago_is_forgotten(access: Access, rota_kit: RotaKit) -> None:
+    old, _ = await create(access)
+    parent, _ = await create(access, scopes=["admin"])
+    await create(access, parent_id=parent)
+    for token_id in (old, parent):
+        await access.revoke(token_id, tenant_id="acme", actor="cli:ada")
+    rota_kit.clock.advance(timedelta(days=90, seconds=1).total_seconds())
+    new, _ = await create(access)
+    assert {token.token_id for token in await access.tokens("acme")} == {new, parent}, "its child was forgotten first"
+    newer, _ = await create(access)
+    assert {token.token_id for token in await access.tokens("acme")} == {new, newer}
 
 
 async def test_an_operators_token_belongs_to_no_tenant(access: Access) -> None:
@@ -242,15 +325,34 @@ async def test_what_cannot_be_a_quota_is_refused(access: Access, field: str, giv
 
 
 async def test_a_signing_key_is_made_once_whoever_asks_first(access: Access, elsewhere: Access) -> None:
-    asked = await asyncio.gather(*(place.signing_secret("acme") for place in (access, elsewhere) * 10))
-    [secret] = set(asked)
-    assert len(b64decode(secret.removeprefix("whsec_"), validate=True)) == 32
+    asked = await asyncio.gather(*(place.signing_keys("acme") for place in (access, elsewhere) * 10))
+    [keys] = set(asked)
+    assert len(b64decode(keys.secret.removeprefix("whsec_"), validate=True)) == 32
+    assert (keys.former, keys.former_until) == (None, None)
     await put(access, max_jobs=1)
-    assert await access.signing_secret("acme") == secret
-    assert await access.signing_secret("other") != secret
+    assert await access.signing_keys("acme") == keys
+    assert (await access.signing_keys("other")).secret != keys.secret
     assert "whsec_" not in repr(await access.tenants())
     with pytest.raises(InvalidInput):
-        await access.signing_secret("*")
+        await access.signing_keys("*")
+
+
+async def test_a_rotated_signing_key_signs_beside_the_new_one_for_a_while(access: Access, rota_kit: RotaKit) -> None:
+    before = (await access.signing_keys("acme")).secret
+    rotated = await access.rotate_signing_secret("acme", keep=timedelta(hours=1), actor="cli:ada")
+    assert rotated.secret != before
+    assert (rotated.former, rotated.former_until) == (before, START + timedelta(hours=1))
+    rota_kit.clock.advance(3599)
+    assert await access.signing_keys("acme") == rotated
+    rota_kit.clock.advance(1)
+    assert await access.signing_keys("acme") == SigningKeys(rotated.secret, None, None)
+    at_once = await access.rotate_signing_secret("acme", keep=timedelta(), actor="cli:ada")
+    assert (at_once.former, at_once.former_until) == (None, None)
+    [last, *_] = await access.changes("acme", subject="acme", before=None, limit=10)
+    assert (last.action, last.after) == ("tenant.secret_rotated", {"former_until": None})
+    assert "whsec_" not in repr(await access.changes("acme", subject="", before=None, limit=10))
+    with pytest.raises(InvalidInput):
+        await access.rotate_signing_secret("acme", keep=timedelta(days=31), actor="cli:ada")
 
 
 async def test_quotas_set_at_once_are_one_after_the_other(access: Access, elsewhere: Access) -> None:

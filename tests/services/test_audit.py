@@ -127,7 +127,7 @@ async def test_tokens_and_tenants_stand_in_the_log_of_the_tenant_that_they_are_o
     await access.revoke(token.token_id, tenant_id="acme", actor="token:b")
     await access.revoke(token.token_id, tenant_id="acme", actor="token:c")
     rota_kit.clock.advance(1)
-    await access.signing_secret("acme")
+    await access.signing_keys("acme")
     await access.put_tenant("acme", max_jobs=5, max_payload_bytes=None, calls_per_second=None, actor="cli:ada")
     created, revoked, changed = await log(access, tenant_id="acme")
     facts = {"name": "n", "scopes": ["read"], "expires_at": "2026-01-01T01:00:00Z"}

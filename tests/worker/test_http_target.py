@@ -38,16 +38,16 @@ SECRET = "whsec_" + "c2VjcmV0IG9mIGRlZmF1bHQ="
 PUBLIC_URL = "https://rota.example/base/"
 
 
-async def secret_of(tenant_id: str) -> str:
+async def secrets_of(tenant_id: str) -> list[str]:
     assert tenant_id == "default"
-    return SECRET
+    return [SECRET]
 
 
 def handler(
     allow: str = "127.0.0.1", *, public_url: str | None = None, resolver: AbstractResolver | None = None
 ) -> HttpHandler:
     return HttpHandler(
-        secrets=secret_of,
+        secrets=secrets_of,
         clock=SystemClock(),
         allowed=Allowed.parse(allow),
         public_url=public_url,
@@ -106,6 +106,20 @@ async def test_a_call_says_which_run_it_is_and_proves_who_makes_it(desk: FakeDes
         Webhook("whsec_" + "b3RoZXI=").verify(call.body, dict(told))
     with pytest.raises(WebhookVerificationError):
         Webhook(SECRET).verify(call.body + b" ", dict(told))
+
+
+async def test_while_a_secret_is_rotated_both_prove_who_calls(desk: FakeDesk) -> None:
+    new = "whsec_" + "bmV3IHNlY3JldCBvZiB0aGVpcnM="
+
+    async def both(_: str) -> list[str]:
+        return [new, SECRET]
+
+    http = HttpHandler(secrets=both, clock=SystemClock(), allowed=Allowed.parse("127.0.0.1"))
+    async with serving(says(200)) as target, calling(desk, http):
+        assert await ended(desk, desk.add(target.url, {"a": 1})) is Outcome.SUCCEEDED
+    [call] = target.calls
+    for secret in (SECRET, new):
+        assert Webhook(secret).verify(call.body, dict(call.headers)) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -352,7 +366,7 @@ async def test_a_connection_that_does_not_come_is_not_waited_for(
 
 
 async def test_a_signing_secret_that_cannot_be_read_costs_no_attempt(desk: FakeDesk) -> None:
-    async def away(_: str) -> str:
+    async def away(_: str) -> list[str]:
         raise DatabaseUnavailable("the database is away")
 
     async with calling(desk, HttpHandler(secrets=away, clock=SystemClock(), allowed=Allowed.parse("127.0.0.1"))):
@@ -364,10 +378,10 @@ async def test_a_signing_secret_that_cannot_be_read_costs_no_attempt(desk: FakeD
 async def test_a_signing_secret_is_asked_for_once_a_minute(desk: FakeDesk) -> None:
     clock, asked = ManualClock(), 0
 
-    async def count(tenant_id: str) -> str:
+    async def count(tenant_id: str) -> list[str]:
         nonlocal asked
         asked += 1
-        return await secret_of(tenant_id)
+        return await secrets_of(tenant_id)
 
     http = HttpHandler(secrets=count, clock=clock, allowed=Allowed.parse("127.0.0.1"))
     async with serving(says(200)) as target, calling(desk, http):
@@ -547,7 +561,7 @@ async def test_a_target_s_wait_and_result_reach_its_run(rota_cluster: TestCluste
 
 async def _story_of_a_wait_and_a_result(rota_kit: RotaKit) -> None:
     await rota_kit.tick()
-    http = HttpHandler(secrets=secret_of, clock=rota_kit.clock, allowed=Allowed.parse("127.0.0.1"))
+    http = HttpHandler(secrets=secrets_of, clock=rota_kit.clock, allowed=Allowed.parse("127.0.0.1"))
     others, caller = rota_kit.worker("w-1", handlers=["invoices"]), rota_kit.worker("w-2", handlers=["http"])
     async with serving(says(503, Retry_After="600"), says(200, "[7]", Content_Type="application/json")) as target:
         await rota_kit.put(Job(job_id="hook", handler=target.url))

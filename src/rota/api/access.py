@@ -11,6 +11,7 @@ from rota.wire.access import (
     AuditPage,
     MeDocument,
     NewToken,
+    RotateQuestion,
     SigningSecret,
     TenantDocument,
     TenantList,
@@ -32,6 +33,7 @@ def register(routes: Routes) -> None:
     routes.add("PUT", "/v1/tenants/{tenant_id:segment}", put_tenant, needs="admin", gives=TenantDocument)
     routes.add("GET", "/v1/audit", list_audit, needs="admin", gives=AuditPage)
     routes.add("GET", "/v1/signing-secret", get_signing_secret, needs="worker", gives=SigningSecret)
+    routes.add("POST", "/v1/signing-secret/rotate", rotate_signing_secret, needs="admin", gives=SigningSecret)
 
 
 async def get_me(call: Caller) -> Response:
@@ -41,19 +43,21 @@ async def get_me(call: Caller) -> Response:
     return answer(MeDocument(tenant_id=who.tenant_id, scopes=scopes, actor=who.actor, is_operator=who.is_operator))
 
 
-async def list_tokens(call: Caller) -> Response:
-    """Return this tenant's tokens, without what makes them work."""
-    return answer(await call.control.tokens())
+async def list_tokens(
+    call: Caller, limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT, cursor: Text | None = None
+) -> Response:
+    """Return this tenant's tokens, latest first, without what makes them work."""
+    return answer(await call.control.tokens(limit=limit, cursor=cursor))
 
 
 async def create_token(call: Caller, question: TokenQuestion) -> Response:
-    """Make a token. Its text is shown this once."""
+    """Make a token. Its text is shown this once. It ends with the token that makes it."""
     made = await call.control.create_token(scopes=question.scopes, name=question.name, expires_at=question.expires_at)
     return answer(made, status=201)
 
 
 async def revoke_token(call: Caller, token_id: TokenId) -> Response:
-    """Let a token hold no longer, everywhere within 5 seconds."""
+    """Let a token hold no longer, nor those that it made, everywhere within 5 seconds."""
     await call.control.revoke_token(token_id)
     return Response(status_code=204)
 
@@ -86,5 +90,11 @@ async def list_audit(
 
 
 async def get_signing_secret(call: Caller) -> Response:
-    """Return the key that signs the calls of this tenant's HTTP targets."""
+    """Return the key that signs the calls of this tenant's HTTP targets, and the one before as long as it does."""
     return answer(await call.control.signing_secret())
+
+
+async def rotate_signing_secret(call: Caller, question: RotateQuestion | None = None) -> Response:
+    """Make another key. Calls are signed with both for `keep_seconds`, in which receivers learn it."""
+    asked = question or RotateQuestion()
+    return answer(await call.control.rotate_signing_secret(keep_seconds=asked.keep_seconds))

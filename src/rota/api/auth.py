@@ -57,13 +57,14 @@ class Gate:
         """
         named = _tenant_named(headers)
         if self._open_to is not None and "authorization" not in headers:
-            return operator(OPEN_ACTOR, named or DEFAULT_TENANT)
+            return replace(operator(OPEN_ACTOR, named or DEFAULT_TENANT), is_unproven=True)
         view = await self._authenticated(_bearer(headers))
         principal = Principal(
             tenant_id=view.tenant_id,
             scopes=frozenset(view.scopes),
             actor=f"token:{view.token_id}",
             is_operator=view.tenant_id == OPERATOR,
+            token_id=view.token_id,
         )
         if principal.is_operator:
             # No limit: this is the installation's own hand.

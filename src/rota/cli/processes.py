@@ -262,7 +262,7 @@ def _http_targets(place: "Workplace", settings: "Settings") -> "HttpHandler":
     from rota.worker.http_target import HttpHandler
 
     return HttpHandler(
-        secrets=place.secret_of,
+        secrets=place.secrets_of,
         clock=place.clock,
         allowed=Allowed.parse(settings.http_allow or ""),
         public_url=settings.public_url,

@@ -1,10 +1,10 @@
-"""`rota tenant`: what each tenant may have. An operator's commands."""
+"""`rota tenant`: what each tenant may have, an operator's commands; and the key that signs a tenant's calls."""
 
 from typing import Annotated
 
 import typer
 
-from rota.cli.options import Call, command
+from rota.cli.options import Call, command, duration_of
 from rota.cli.output import Table
 from rota.cli.views import values_of
 
@@ -12,9 +12,11 @@ TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's na
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Set tenants' quotas.", no_args_is_help=True)
+    group = typer.Typer(help="Set tenants' quotas, and rotate signing keys.", no_args_is_help=True)
     command(group, "put", without=("tenant",), over_http=True)(put)
     command(group, "list", without=("tenant",), over_http=True)(list_)
+    command(group, "secret", over_http=True)(secret)
+    command(group, "rotate-secret", over_http=True)(rotate_secret)
     app.add_typer(group, name="tenant", rich_help_panel="People")
 
 
@@ -54,3 +56,24 @@ async def list_(call: Call) -> None:
     ]
     table = Table(columns=columns, rows=rows, right=frozenset(columns[1:5]))
     call.out.answer({"tenants": [values_of(one) for one in found]}, table if rows else "no tenants")
+
+
+async def secret(call: Call) -> None:
+    """Show the key that signs the calls of a tenant's HTTP targets."""
+    async with call.control() as control:
+        keys = await control.signing_secret()
+    call.out.answer(values_of(keys), keys.secret)
+
+
+async def rotate_secret(
+    call: Call,
+    keep: Annotated[
+        str, typer.Option(help="How long the present key signs beside the new one: 24h, at most 30d.")
+    ] = "24h",
+) -> None:
+    """Make another signing key for a tenant. Calls are signed with both until receivers know the new one."""
+    kept = duration_of(keep, field="keep")
+    assert kept is not None, "there is a default"
+    async with call.control() as control:
+        keys = await control.rotate_signing_secret(keep_seconds=kept.total_seconds())
+    call.out.answer(values_of(keys), keys.secret)

@@ -46,10 +46,16 @@ async def create(
     call.out.answer(values_of(made), made.token)
 
 
-async def list_(call: Call, operator: Operator = False) -> None:
-    """List a tenant's tokens, revoked ones too. Nobody can show their text again."""
+async def list_(
+    call: Call,
+    operator: Operator = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The most tokens.")] = 1000,
+    cursor: Annotated[str | None, typer.Option(help="Where the page before ended.", show_default=False)] = None,
+) -> None:
+    """List a tenant's tokens, latest first, revoked ones too. Nobody can show their text again."""
     async with call.control(tenant_id=tenant_meant(call, operator=operator)) as control:
-        found = (await control.tokens()).tokens
+        page = await control.tokens(limit=limit, cursor=cursor)
+    found = page.tokens
     columns = ("token", "name", "scopes", "created", "by", "expires", "revoked", "last used")
     rows = [
         (
@@ -64,8 +70,10 @@ async def list_(call: Call, operator: Operator = False) -> None:
         )
         for token in found
     ]
-    document = {"tokens": [values_of(token) for token in found]}
+    document = {"tokens": [values_of(token) for token in found], "next_cursor": page.next_cursor}
     call.out.answer(document, Table(columns=columns, rows=rows) if rows else "no tokens")
+    if page.next_cursor and not call.out.as_json:
+        call.out.warn(f"there are more: --cursor {page.next_cursor}")
 
 
 async def revoke(
@@ -73,7 +81,7 @@ async def revoke(
     token_id: Annotated[str, typer.Argument(metavar="TOKEN", help="The token's id, as `rota token list` shows it.")],
     operator: Operator = False,
 ) -> None:
-    """Let a token hold no longer, everywhere within five seconds."""
+    """Let a token hold no longer, nor those that it made, everywhere within five seconds."""
     async with call.control(tenant_id=tenant_meant(call, operator=operator)) as control:
         await control.revoke_token(token_id)
     call.out.answer({"token_id": token_id, "revoked": True}, f"token {token_id!r} is revoked")

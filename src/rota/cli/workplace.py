@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from rota.cli.options import Call
     from rota.clock import Clock
     from rota.domain.job import Job
+    from rota.services.access import SigningKeys
     from rota.settings import Settings
+    from rota.wire.access import SigningSecret
     from rota.wire.jobs import DeclareAnswer
     from rota.worker.desk import Desk
     from rota.worker.heart import Heart, Supervisor
@@ -26,7 +28,8 @@ class Workplace:
     """A worker's desk, heart and clock, and what goes on beside it.
 
     `register` declares an app's jobs under its name. `keep_going` returns when its event is set.
-    `secret_of` returns a tenant's signing secret. `tenant_id` is the one tenant whose runs there are; None: all.
+    `secrets_of` returns a tenant's signing secrets, newest first. `tenant_id` is the one tenant whose runs there are;
+    None: all.
     """
 
     desk: "Desk"
@@ -34,7 +37,7 @@ class Workplace:
     clock: "Clock"
     register: "Callable[[Sequence[Job], str, str], Awaitable[DeclareAnswer]]"
     keep_going: "Callable[[asyncio.Event], Awaitable[None]]"
-    secret_of: Callable[[str], Awaitable[str]]
+    secrets_of: Callable[[str], Awaitable[Sequence[str]]]
     tenant_id: str | None = None
 
 
@@ -59,13 +62,16 @@ def at_database(rota: "Rota", *, supervisor: "Supervisor | None" = None) -> Work
     async def register(jobs: "Sequence[Job]", tenant_id: str, source: str) -> "DeclareAnswer":
         return await rota.control(operator(f"code:{source}", tenant_id)).declare_jobs(jobs, source=source)
 
+    async def secrets_of(tenant_id: str) -> Sequence[str]:
+        return _those_that_sign(await rota.access.signing_keys(tenant_id))
+
     return Workplace(
         desk=rota.desk(),
         heart=ProcessHeart(rota.dsn, supervisor=supervisor),
         clock=rota.clock,
         register=register,
         keep_going=rota.keep_going,
-        secret_of=rota.access.signing_secret,
+        secrets_of=secrets_of,
     )
 
 
@@ -101,8 +107,8 @@ async def _over_http(settings: "Settings", supervisor: "Supervisor | None" = Non
                     hint="give a token with jobs:write, or --no-register and put them by another",
                 ) from error
 
-        async def secret_of(tenant_id: str) -> str:
-            return (await client.signing_secret(tenant=tenant_id if me.is_operator else None)).secret
+        async def secrets_of(tenant_id: str) -> Sequence[str]:
+            return _those_that_sign(await client.signing_secret(tenant=tenant_id if me.is_operator else None))
 
         async def keep_going(stop: "asyncio.Event") -> None:
             # The clock is measured with every answer, and there is always a next one.
@@ -114,6 +120,10 @@ async def _over_http(settings: "Settings", supervisor: "Supervisor | None" = Non
             clock=client.server_clock,
             register=register,
             keep_going=keep_going,
-            secret_of=secret_of,
+            secrets_of=secrets_of,
             tenant_id=None if me.is_operator and tenant is None else me.tenant_id,
         )
+
+
+def _those_that_sign(keys: "SigningKeys | SigningSecret") -> Sequence[str]:
+    return (keys.secret,) if keys.former is None else (keys.secret, keys.former)

@@ -22,7 +22,7 @@ from rota.wire.access import (
     TokenList,
     TokenQuestion,
 )
-from rota.wire.document import Document
+from rota.wire.document import PAGE_LIMIT, Document
 from rota.wire.jobs import (
     DeclareAnswer,
     DeletedAnswer,
@@ -343,12 +343,14 @@ class Client(FlowCalls, BulkCalls, WorkerCalls):
         question = asked(TokenQuestion, scopes=scopes, name=name, expires_at=expires_at)
         return await self._call("POST", "/v1/tokens", question=question, answer=NewToken)
 
-    async def tokens(self) -> TokenList:
-        """Return this tenant's tokens, revoked ones too."""
-        return await self._call("GET", "/v1/tokens", answer=TokenList)
+    async def tokens(self, *, limit: int = PAGE_LIMIT, cursor: str | None = None) -> TokenList:
+        """Return a page of this tenant's tokens, latest first, revoked ones too. Raises InvalidInput, InvalidCursor."""
+        # An API of 0.1.0 gives one page, and knows no question about it.
+        query = {"limit": None if limit == PAGE_LIMIT else limit, "cursor": cursor}
+        return await self._call("GET", "/v1/tokens", query=query, answer=TokenList)
 
     async def revoke_token(self, token_id: str) -> None:
-        """Let a token hold no longer. Raises NotFound."""
+        """Let a token hold no longer, nor those that it made. Raises NotFound."""
         await self._call("DELETE", f"/v1/tokens/{segment('token_id', token_id)}", answer=Document)
 
     async def audit(self, *, subject: str = "", limit: int = 50, cursor: str | None = None) -> AuditPage:

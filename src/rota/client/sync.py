@@ -195,6 +195,7 @@ class SyncClient:
     complete = blocking(Client.complete)
     complete_many = blocking(Client.complete_many)
     signing_secret = blocking(Client.signing_secret)
+    rotate_signing_secret = blocking(Client.rotate_signing_secret)
 
 
 def _end(thread: _LoopThread, client: Client) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from rota.client.caller import Caller, asked
-from rota.wire.access import SigningSecret
+from rota.wire.access import RotateQuestion, SigningSecret
 from rota.wire.document import Document
 from rota.wire.work import (
     ANY_HANDLER,
@@ -140,3 +140,8 @@ class WorkerCalls(Caller):
         """Return the key that signs the calls of this tenant's HTTP targets; with an operator's token, of any's."""
         headers = {} if tenant is None else {"Rota-Tenant": tenant}
         return await self._call("GET", "/v1/signing-secret", headers=headers, answer=SigningSecret)
+
+    async def rotate_signing_secret(self, *, keep_seconds: float = 86_400) -> SigningSecret:
+        """Make another key; calls are signed with both for that long. Needs the scope admin. Raises InvalidInput."""
+        question = asked(RotateQuestion, keep_seconds=keep_seconds)
+        return await self._call("POST", "/v1/signing-secret/rotate", question=question, answer=SigningSecret)

@@ -45,6 +45,10 @@ class Cursors:
         """Return the cursor of the place after an entry of the audit log."""
         return self._seal(((at - _EPOCH) // _MICROSECOND).to_bytes(8, signed=True) + entry_id.bytes)
 
+    def after_token(self, at: datetime, token_id: str) -> str:
+        """Return the cursor of the place after a token."""
+        return self._seal(((at - _EPOCH) // _MICROSECOND).to_bytes(8, signed=True) + token_id.encode())
+
     def job(self, cursor: str) -> str:
         """Return the job's id. Raises InvalidCursor."""
         place = self._place(cursor)
@@ -69,6 +73,14 @@ class Cursors:
         place = self._place(cursor)
         try:
             return _EPOCH + int.from_bytes(place[:8], signed=True) * _MICROSECOND, UUID(bytes=place[8:])
+        except (ValueError, OverflowError):
+            raise _refused() from None
+
+    def token(self, cursor: str) -> tuple[datetime, str]:
+        """Return the token's instant and id. Raises InvalidCursor."""
+        place = self._place(cursor)
+        try:
+            return _EPOCH + int.from_bytes(place[:8], signed=True) * _MICROSECOND, place[8:].decode("ascii")
         except (ValueError, OverflowError):
             raise _refused() from None
 

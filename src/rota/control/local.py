@@ -6,7 +6,7 @@ questions in and documents out.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from rota.control.slots import preview_slots, stored_slots
 from rota.domain.job import Job
 from rota.domain.run import RunState
 from rota.domain.run_filter import RunFilter
-from rota.errors import InvalidInput, NotDead
+from rota.errors import Forbidden, InvalidInput, NotDead
 from rota.wire.access import (
     OPERATOR,
     AuditDocument,
@@ -32,6 +32,7 @@ from rota.wire.access import (
     TokenDocument,
     TokenList,
 )
+from rota.wire.document import PAGE_LIMIT
 from rota.wire.jobs import (
     DeclareAnswer,
     DeletedAnswer,
@@ -267,15 +268,28 @@ class LocalControl(FlowControl, BulkControl):
     async def create_token(
         self, *, scopes: Sequence[Scope], name: str = "", expires_at: datetime | None = None
     ) -> NewToken:
+        if self._principal.is_unproven:
+            # What lasts is not to be had for nothing: the door that is open now may be shut tomorrow.
+            raise Forbidden(
+                "whoever has no token makes none", hint="`rota token create` beside the database makes the first one"
+            )
         view, text = await self._parts.access.create_token(
             tenant_id=self._tenant("admin", or_operator=True), scopes=scopes, name=name, expires_at=expires_at,
-            actor=self._principal.actor,
+            actor=self._principal.actor, parent_id=self._principal.token_id,
         )  # fmt: skip
         return extended(NewToken, view, token=text)
 
-    async def tokens(self) -> TokenList:
-        found = await self._parts.access.tokens(self._tenant("admin", or_operator=True))
-        return TokenList(tokens=documents(TokenDocument, found))
+    async def tokens(self, *, limit: int = PAGE_LIMIT, cursor: str | None = None) -> TokenList:
+        tenant_id = self._tenant("admin", or_operator=True)
+        check_limit(limit)
+        cursors = Cursors(kind="tokens", chosen_by=(tenant_id,))
+        before = None if cursor is None else cursors.token(cursor)
+        found = await self._parts.access.tokens(tenant_id, before=before, limit=limit + 1)
+        page, more = cut(found, limit)
+        return TokenList(
+            tokens=documents(TokenDocument, page),
+            next_cursor=cursors.after_token(page[-1].created_at, page[-1].token_id) if more else None,
+        )
 
     async def revoke_token(self, token_id: str) -> None:
         await self._parts.access.revoke(
@@ -295,7 +309,13 @@ class LocalControl(FlowControl, BulkControl):
         )
 
     async def signing_secret(self) -> SigningSecret:
-        return SigningSecret(secret=await self._parts.access.signing_secret(self._tenant("worker")))
+        return document(SigningSecret, await self._parts.access.signing_keys(self._tenant("worker")))
+
+    async def rotate_signing_secret(self, *, keep_seconds: float = 86_400) -> SigningSecret:
+        rotated = await self._parts.access.rotate_signing_secret(
+            self._tenant("admin"), keep=timedelta(seconds=keep_seconds), actor=self._principal.actor
+        )
+        return document(SigningSecret, rotated)
 
     async def tenants(self) -> TenantList:
         self._principal.require("admin")

@@ -14,13 +14,16 @@ ALL_SCOPES: Final = frozenset[str](SCOPES)
 class Principal:
     """What somebody may do, and to whose rows. `actor` is their name in the audit log.
 
-    An operator sees what belongs to no tenant, and `tenant_id` is the one that this call is about.
+    An operator sees what belongs to no tenant, and `tenant_id` is the one that this call is about. `token_id` is the
+    token that proves it; `is_unproven`: nothing does, the door stood open.
     """
 
     tenant_id: str
     scopes: frozenset[str]
     actor: str
     is_operator: bool = False
+    token_id: str | None = None
+    is_unproven: bool = False
 
     def allows(self, scope: Scope) -> bool:
         """Whether a scope is among this principal's; admin implies all others."""

@@ -7,6 +7,7 @@ import math
 import secrets
 from base64 import b64encode
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime, timedelta
 from hmac import compare_digest
 from typing import Any, Final
@@ -18,21 +19,29 @@ from rota.clock import Clock
 from rota.domain.instants import format_instant, future_instant
 from rota.domain.job import NAME_LIMIT, PAYLOAD_LIMIT, check_name, check_text, check_whole
 from rota.domain.token_text import SECRET_BYTES, is_token_id, parse_token, token_of
-from rota.errors import InvalidInput, NotFound, Unauthorized
+from rota.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded, Unauthorized
 from rota.services.quota import Quotas
 from rota.store import access as store
 from rota.store import audit
-from rota.store.access import TenantView, TokenView
+from rota.store.access import SigningKeys, TenantView, TokenView
 from rota.store.audit import LATEST, AuditView, Change
 from rota.store.database import Database, Lane
 from rota.wire.access import OPERATOR, SCOPES
 
-__all__ = ["Access", "AuditView", "TenantView", "TokenView"]
+__all__ = ["Access", "AuditView", "SigningKeys", "TenantView", "TokenView"]
 
 USE_NOTED: Final = timedelta(seconds=60)
 """How exactly a token's last use is known."""
 PAGE: Final = 1000
-TOKENS_SHOWN: Final = 1000
+TOKENS_LIMIT: Final = 1000
+"""The most tokens of a tenant that hold."""
+TOKEN_DEPTH: Final = 5
+"""How many tokens one may come from, itself included."""
+TOKENS_KEPT: Final = timedelta(days=90)
+"""How long a token that ended is listed."""
+FORGOTTEN_AT_ONCE: Final = 100
+FORMER_SECRET_LIMIT: Final = timedelta(days=30)
+"""The longest that a signing secret signs beside the one after it."""
 TENANTS_SHOWN: Final = 10_000
 MAX_JOBS_LIMIT: Final = 100_000_000
 WEIGHT_LIMIT: Final = 100
@@ -54,11 +63,14 @@ class Access:
     # tokens
 
     async def create_token(
-        self, *, tenant_id: str, scopes: Collection[str], name: str, expires_at: datetime | None, actor: str
-    ) -> tuple[TokenView, str]:
+        self, *, tenant_id: str, scopes: Collection[str], name: str, expires_at: datetime | None, actor: str,
+        parent_id: str | None = None,
+    ) -> tuple[TokenView, str]:  # fmt: skip
         """Make a token; returns it with its text, which nobody can show again. Tenant `*` makes an operator's.
 
-        Raises InvalidInput for scopes that are unknown or none, a tenant that is no name, an expiry that has passed.
+        One that the token `parent_id` makes ends with it, and at the latest when it does. Raises InvalidInput for
+        scopes that are unknown or none, a tenant that is no name, an expiry that has passed or is after the parent's;
+        Forbidden; QuotaExceeded.
         """
         check_name("tenant_id", tenant_id)
         check_text("name", name, limit=NAME_LIMIT)
@@ -67,13 +79,36 @@ class Access:
         text = token_of(secrets.token_bytes(8 + SECRET_BYTES))
         token = TokenView(
             token_id=text.token_id, tenant_id=tenant_id, name=name, scopes=_scopes(scopes), created_at=now,
-            created_by=actor, expires_at=until, revoked_at=None, last_used_at=None,
+            created_by=actor, expires_at=until, revoked_at=None, last_used_at=None, parent_id=parent_id,
         )  # fmt: skip
+        if parent_id is not None:
+            token = await self._within(token, parent_id)
         async with self._database.transaction() as tx:
-            await store.add_token(tx, token, secret_hash=text.secret_hash)
+            await store.forget_tokens(tx, tenant_id, before=now - TOKENS_KEPT, limit=FORGOTTEN_AT_ONCE)
+            if not await store.add_token(tx, token, secret_hash=text.secret_hash, most=TOKENS_LIMIT):
+                raise QuotaExceeded(
+                    f"{TOKENS_LIMIT} tokens of tenant {tenant_id!r} hold", hint="revoke those that nobody uses"
+                )
             await audit.note(tx, [_made(token)], actor=actor, now=now)
         log.info("token.created", token_id=token.token_id, tenant_id=tenant_id, scopes=token.scopes)
         return token, str(text)
+
+    async def _within(self, token: TokenView, parent_id: str) -> TokenView:
+        """Return a new token within the bounds of its maker. Raises InvalidInput, Forbidden, Unauthorized."""
+        found = await store.token(self._database, parent_id)
+        if found is None or found[0].revoked_at is not None:
+            raise Unauthorized("the token that makes it was revoked", hint="ask for another one")
+        parent = found[0]
+        if "admin" not in parent.scopes and not set(token.scopes) <= set(parent.scopes):
+            raise Forbidden("a token makes none that may do more", hint=f"it has {', '.join(parent.scopes)}")
+        if parent.depth >= TOKEN_DEPTH:
+            raise Forbidden(f"this token comes from {TOKEN_DEPTH - 1} others already", hint="make it by one of these")
+        if parent.expires_at is None:
+            return token
+        if token.expires_at is not None and token.expires_at > parent.expires_at:
+            end = format_instant(parent.expires_at)
+            raise InvalidInput("expires_at", f"is after {end}, when the token that makes it ends")
+        return replace(token, expires_at=token.expires_at or parent.expires_at)
 
     async def authenticate(self, text: str, *, is_known: bool = False) -> TokenView:
         """Return the token that a text is. Raises Unauthorized for one that is unknown, revoked or expired.
@@ -109,21 +144,27 @@ class Access:
         at = self._clock.now()
         await store.note_used(self._database, due, now=at, before=at - USE_NOTED / 2)
 
-    async def tokens(self, tenant_id: str) -> list[TokenView]:
-        """Return a tenant's tokens, latest first, those that hold no longer too; `*`: the operators'."""
-        return await store.tokens(self._database, tenant_id, limit=TOKENS_SHOWN)
+    async def tokens(
+        self, tenant_id: str, *, before: tuple[datetime, str] | None = None, limit: int = PAGE
+    ) -> list[TokenView]:
+        """Return a tenant's tokens, latest first, those that hold no longer too; `*`: the operators'.
+
+        Before a place in this list, at most PAGE + 1.
+        """
+        bounded = max(0, min(limit, PAGE + 1))
+        return await store.tokens(self._database, tenant_id, before=before or (LATEST[0], ""), limit=bounded)
 
     async def revoke(self, token_id: str, *, tenant_id: str, actor: str) -> None:
-        """Let a token hold no longer; one that was revoked before stays as it is. Raises NotFound."""
+        """Let a token hold no longer, nor those that it made; one that was revoked before stays. Raises NotFound."""
         now = self._clock.now()
         found = await store.token(self._database, token_id) if is_token_id(token_id) else None
         if found is None or found[0].tenant_id != tenant_id:
             raise NotFound(f"there is no token {token_id!r}", hint="`rota token list` shows this tenant's")
         async with self._database.transaction() as tx:
-            if not await store.revoke(tx, token_id, tenant_id=tenant_id, now=now):
-                return
-            await audit.note(tx, [_revoked(found[0])], actor=actor, now=now)
-        log.info("token.revoked", token_id=token_id, tenant_id=tenant_id)
+            revoked = await store.revoke(tx, token_id, tenant_id=tenant_id, now=now)
+            await audit.note(tx, [_revoked(token) for token in revoked], actor=actor, now=now)
+        for token in revoked:
+            log.info("token.revoked", token_id=token.token_id, tenant_id=token.tenant_id)
 
     async def has_tokens(self) -> bool:
         """Whether anybody has a token that still holds."""
@@ -172,20 +213,40 @@ class Access:
         """Return a tenant's quotas, at most seconds old; None: it has none of its own. Cheap enough for every call."""
         return await self._quotas.of(tenant_id)
 
-    async def signing_secret(self, tenant_id: str) -> str:
-        """Return the key, "whsec_" and base64, that signs calls of a tenant's HTTP targets; made when first asked for.
+    async def signing_keys(self, tenant_id: str) -> SigningKeys:
+        """Return the keys, "whsec_" and base64, that sign calls of a tenant's HTTP targets; made when first asked for.
 
-        Raises InvalidInput.
+        The one before the last rotation is among them as long as it signs. Raises InvalidInput.
         """
         _check_tenant(tenant_id)
-        secret = await store.signing_secret(self._database, tenant_id)
-        if secret is None:
-            offered = _new_signing_secret()
-            await store.ensure_tenant(self._database, tenant_id, signing_secret=offered, now=self._clock.now())
+        keys = await store.signing_keys(self._database, tenant_id)
+        now = self._clock.now()
+        if keys is None:
+            await store.ensure_tenant(self._database, tenant_id, signing_secret=_new_signing_secret(), now=now)
             # Whoever was first, everybody reads the one that stands there.
-            secret = await store.signing_secret(self._database, tenant_id)
-        assert secret is not None, "a tenant's row is never deleted"
-        return secret
+            keys = await store.signing_keys(self._database, tenant_id)
+        assert keys is not None, "a tenant's row is never deleted"
+        if keys.former_until is None or keys.former_until <= now:
+            return SigningKeys(keys.secret, None, None)
+        return keys
+
+    async def rotate_signing_secret(self, tenant_id: str, *, keep: timedelta, actor: str) -> SigningKeys:
+        """Give a tenant another signing key; the present one signs beside it for `keep`. Raises InvalidInput."""
+        _check_tenant(tenant_id)
+        if not timedelta() <= keep <= FORMER_SECRET_LIMIT:
+            raise InvalidInput("keep", f"must be from 0 to {FORMER_SECRET_LIMIT.days} days")
+        now = self._clock.now()
+        until = now + keep if keep else None
+        async with self._database.transaction() as tx:
+            await store.ensure_tenant(tx, tenant_id, signing_secret=_new_signing_secret(), now=now)
+            keys = await store.rotate_signing_secret(
+                tx, tenant_id, secret=_new_signing_secret(), until=until, now=now
+            )  # fmt: skip
+            after = {"former_until": None if until is None else format_instant(until)}
+            change = Change(tenant_id=tenant_id, action="tenant.secret_rotated", subject=tenant_id, after=after)
+            await audit.note(tx, [change], actor=actor, now=now)
+        log.info("tenant.secret_rotated", tenant_id=tenant_id)
+        return keys
 
     # the audit log
 

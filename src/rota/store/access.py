@@ -22,6 +22,9 @@ class TokenView:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    parent_id: str | None = None
+    depth: int = 1
+    """How many tokens it comes from, itself included; known where it is read alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +40,42 @@ class TenantView:
     updated_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class SigningKeys:
+    """The key that signs, and the one before it with the instant up to which it signs too."""
+
+    secret: str
+    former: str | None
+    former_until: datetime | None
+
+
 async def has_tokens(database: Database, *, now: datetime) -> bool:
     """Whether anybody has a token that still holds."""
     [row] = await database.fetch(sql.has_tokens, now=now)
     return bool(row["found"])
 
 
-async def add_token(tx: Connection, token: TokenView, *, secret_hash: bytes) -> None:
-    """Keep a new token."""
-    await tx.fetch(
+async def add_token(tx: Connection, token: TokenView, *, secret_hash: bytes, most: int) -> bool:
+    """Keep a new token; False when its tenant has `most` that hold."""
+    await tx.fetch(sql.lock_tokens_of, tenant_id=token.tenant_id)
+    rows = await tx.fetch(
         sql.add_token, token_id=token.token_id, tenant_id=token.tenant_id, name=token.name, scopes=token.scopes,
         secret_hash=secret_hash, now=token.created_at, created_by=token.created_by, expires_at=token.expires_at,
+        parent_id=token.parent_id, most=most,
     )  # fmt: skip
+    return bool(rows)
+
+
+async def forget_tokens(tx: Connection, tenant_id: str, *, before: datetime, limit: int) -> int:
+    """Forget some of a tenant's tokens that ended before an instant; returns how many."""
+    return len(await tx.fetch(sql.forget_tokens, tenant_id=tenant_id, before=before, limit=limit))
 
 
 async def token(database: Database, token_id: str, *, lane: Lane = Lane.WORK) -> tuple[TokenView, bytes] | None:
-    """Return a token with its secret's hash, whether it holds or not; None when it is unknown."""
+    """Return a token with its secret's hash, whether it holds or not; None when it is unknown.
+
+    It ends when the first of those ends that it comes from.
+    """
     rows = await database.fetch(sql.get_token, lane=lane, token_id=token_id)
     if not rows:
         return None
@@ -61,14 +84,16 @@ async def token(database: Database, token_id: str, *, lane: Lane = Lane.WORK) ->
     return _token(values), secret_hash
 
 
-async def tokens(database: Database, tenant_id: str, *, limit: int) -> list[TokenView]:
-    """Return a tenant's tokens, latest first, revoked and expired ones too."""
-    return [_token(row) for row in await database.fetch(sql.list_tokens, tenant_id=tenant_id, limit=limit)]
+async def tokens(database: Database, tenant_id: str, *, before: tuple[datetime, str], limit: int) -> list[TokenView]:
+    """Return a tenant's tokens, latest first, revoked and expired ones too, before a place in this list."""
+    at, token_id = before
+    rows = await database.fetch(sql.list_tokens, tenant_id=tenant_id, before=at, before_id=token_id, limit=limit)
+    return [_token(row) for row in rows]
 
 
-async def revoke(tx: Connection, token_id: str, *, tenant_id: str, now: datetime) -> bool:
-    """Revoke a tenant's token; False when there is none that was not revoked before."""
-    return bool(await tx.fetch(sql.revoke_token, token_id=token_id, tenant_id=tenant_id, now=now))
+async def revoke(tx: Connection, token_id: str, *, tenant_id: str, now: datetime) -> list[TokenView]:
+    """Revoke a tenant's token and all that it made; returns them, none if it was revoked before."""
+    return [_token(row) for row in await tx.fetch(sql.revoke_token, token_id=token_id, tenant_id=tenant_id, now=now)]
 
 
 async def note_used(database: Database, token_ids: Sequence[str], *, now: datetime, before: datetime) -> int:
@@ -110,10 +135,18 @@ async def tenants(database: Database, *, limit: int) -> list[TenantView]:
     return [TenantView(**dict(row)) for row in await database.fetch(sql.list_tenants, limit=limit)]
 
 
-async def signing_secret(database: Database, tenant_id: str) -> str | None:
-    """Return the key that signs calls of a tenant's HTTP targets; None when it has none yet."""
+async def signing_keys(database: Database, tenant_id: str) -> SigningKeys | None:
+    """Return the keys that sign calls of a tenant's HTTP targets; None when it has none yet."""
     rows = await database.fetch(sql.get_signing_secret, tenant_id=tenant_id)
-    return str(rows[0]["signing_secret"]) if rows else None
+    return SigningKeys(*rows[0]) if rows else None
+
+
+async def rotate_signing_secret(
+    tx: Connection, tenant_id: str, *, secret: str, until: datetime | None, now: datetime
+) -> SigningKeys:
+    """Give a tenant that has a row another key, beside which the one before signs until an instant."""
+    [row] = await tx.fetch(sql.rotate_signing_secret, tenant_id=tenant_id, secret=secret, until=until, now=now)
+    return SigningKeys(*row)
 
 
 async def lock_job_quotas(tx: Connection, tenant_ids: Sequence[str]) -> list[tuple[str, int]]:

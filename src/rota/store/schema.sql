@@ -1009,6 +1009,8 @@ CREATE TABLE rota.tenant (
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
     weight integer DEFAULT 1 NOT NULL,
+    former_secret text,
+    former_secret_until timestamp with time zone,
     CONSTRAINT tenant_calls_per_second_check CHECK ((calls_per_second > (0)::double precision)),
     CONSTRAINT tenant_max_jobs_check CHECK ((max_jobs >= 0)),
     CONSTRAINT tenant_max_payload_bytes_check CHECK ((max_payload_bytes >= 2)),
@@ -1018,6 +1020,8 @@ CREATE TABLE rota.tenant (
 COMMENT ON TABLE rota.tenant IS 'Quotas, where NULL means the installation''s own, and the key that signs calls of HTTP targets.';
 
 COMMENT ON COLUMN rota.tenant.weight IS 'The tenant''s share of a pool, relative to the others that have runs waiting there.';
+
+COMMENT ON COLUMN rota.tenant.former_secret IS 'The signing secret before the last rotation, with which calls are signed too until former_secret_until.';
 
 CREATE TABLE rota.token (
     token_id text NOT NULL,
@@ -1030,12 +1034,15 @@ CREATE TABLE rota.token (
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
     last_used_at timestamp with time zone,
+    parent_id text,
     CONSTRAINT token_scopes_check CHECK ((scopes <@ ARRAY['read'::text, 'jobs:write'::text, 'runs:operate'::text, 'worker'::text, 'admin'::text]))
 );
 
 COMMENT ON COLUMN rota.token.tenant_id IS 'Whose rows it sees; * is the operator''s, which sees every tenant''s.';
 
 COMMENT ON COLUMN rota.token.secret_hash IS 'SHA-256 of the secret part, which is random and stored nowhere.';
+
+COMMENT ON COLUMN rota.token.parent_id IS 'The token that made it, with which it ends; NULL: made beside the database, or by 0.1.0.';
 
 CREATE TABLE rota.worker (
     instance uuid NOT NULL,
@@ -1219,5 +1226,7 @@ CREATE INDEX pending_time ON rota.pending USING btree (shard, available_at) WHER
 CREATE INDEX run_created ON ONLY rota.run USING brin (created_at) WITH (pages_per_range='32');
 
 CREATE INDEX schedule_due ON rota.schedule USING btree (shard, next_run_at) WHERE (next_run_at IS NOT NULL);
+
+CREATE INDEX token_by_parent ON rota.token USING btree (parent_id) WHERE (parent_id IS NOT NULL);
 
 CREATE INDEX token_by_tenant ON rota.token USING btree (tenant_id, created_at);

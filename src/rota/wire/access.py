@@ -35,6 +35,8 @@ class TokenDocument(Document):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    parent_id: str | None = None
+    """The token that made it, with which it ends."""
 
 
 class NewToken(TokenDocument):
@@ -51,6 +53,7 @@ class TokenQuestion(Question):
 
 class TokenList(Document):
     tokens: tuple[TokenDocument, ...]
+    next_cursor: str | None = None
 
 
 class TenantDocument(Document):
@@ -77,9 +80,20 @@ class TenantList(Document):
 
 
 class SigningSecret(Document):
-    """The key of the Standard Webhooks scheme, whsec_..., that signs the calls of this tenant's HTTP targets."""
+    """The key of the Standard Webhooks scheme, whsec_..., that signs the calls of this tenant's HTTP targets.
+
+    After a rotation the one before, `former`, signs them too until `former_until`.
+    """
 
     secret: str
+    former: str | None = None
+    former_until: datetime | None = None
+
+
+class RotateQuestion(Question):
+    """How long the present key signs beside the new one, in seconds."""
+
+    keep_seconds: float = Field(default=86_400, ge=0, le=30 * 86_400)
 
 
 class AuditDocument(Document):

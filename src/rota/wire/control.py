@@ -10,6 +10,7 @@ from uuid import UUID
 
 from rota.domain.job import Job
 from rota.wire.access import AuditPage, NewToken, Scope, SigningSecret, TenantDocument, TenantList, TokenList
+from rota.wire.document import PAGE_LIMIT
 from rota.wire.jobs import (
     DeclareAnswer,
     DeletedAnswer,
@@ -271,15 +272,18 @@ class Control(Protocol):
     async def create_token(
         self, *, scopes: Sequence[Scope], name: str = "", expires_at: datetime | None = None
     ) -> NewToken:
-        """Make a token for this tenant; its text is shown this once. Raises InvalidInput."""
+        """Make a token for this tenant; its text is shown this once. It ends with the token that makes it.
+
+        Raises InvalidInput, QuotaExceeded.
+        """
         ...
 
-    async def tokens(self) -> TokenList:
-        """Return this tenant's tokens, revoked ones too."""
+    async def tokens(self, *, limit: int = PAGE_LIMIT, cursor: str | None = None) -> TokenList:
+        """Return a page of this tenant's tokens, latest first, revoked ones too. Raises InvalidCursor."""
         ...
 
     async def revoke_token(self, token_id: str) -> None:
-        """Let a token hold no longer. Raises NotFound."""
+        """Let a token hold no longer, nor those that it made. Raises NotFound."""
         ...
 
     async def audit(self, *, subject: str = "", limit: int = 50, cursor: str | None = None) -> AuditPage:
@@ -287,7 +291,11 @@ class Control(Protocol):
         ...
 
     async def signing_secret(self) -> SigningSecret:
-        """Return the key that signs the calls of this tenant's HTTP targets."""
+        """Return the key that signs the calls of this tenant's HTTP targets, and the one before as long as it does."""
+        ...
+
+    async def rotate_signing_secret(self, *, keep_seconds: float = 86_400) -> SigningSecret:
+        """Make another key; calls are signed with both for that long. Raises InvalidInput."""
         ...
 
     async def tenants(self) -> TenantList:

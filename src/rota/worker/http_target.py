@@ -4,9 +4,9 @@ import asyncio
 import json
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import structlog
 from aiohttp import (
@@ -53,20 +53,23 @@ _RETRIED: Final = frozenset({408, 425, 429})
 _LOCATION_LIMIT: Final = 200
 _REASON_LIMIT: Final = 100
 
+Signers: TypeAlias = tuple[Webhook, ...]
+
 _log = structlog.get_logger(__name__)
 
 
 class HttpHandler:
     """Calls targets, each on a connection of its own. Open in the worker's event loop from the first call to `close`.
 
-    `secrets` returns a tenant's signing secret (`whsec_...`). With `public_url`, where Rota's API can be reached from
-    targets, a target may answer 202 and end the run later, by the callback that it is told.
+    `secrets` returns a tenant's signing secrets (`whsec_...`), all of which sign its calls. With `public_url`, where
+    Rota's API can be reached from targets, a target may answer 202 and end the run later, by the callback that it is
+    told.
     """
 
     def __init__(
         self,
         *,
-        secrets: Callable[[str], Awaitable[str]],
+        secrets: Callable[[str], Awaitable[Sequence[str]]],
         clock: Clock,
         allowed: Allowed = NOTHING_ALLOWED,
         public_url: str | None = None,
@@ -80,7 +83,7 @@ class HttpHandler:
         self._public_url = public_url
         self._resolver = resolver
         self._sessions: dict[bool, ClientSession] = {}
-        self._signers: dict[str, tuple[Webhook, float]] = {}
+        self._signers: dict[str, tuple[Signers, float]] = {}
 
     async def __call__(self, claim: Claim, run: RunContext) -> Ending:
         """Call the claim's target and return how the attempt ended. Raises RetryLater without a signing secret."""
@@ -89,7 +92,7 @@ class HttpHandler:
         except InvalidInput as refused:
             return _gave_up(str(refused))
         body = json.dumps(claim.payload, separators=(",", ":"), ensure_ascii=False)
-        headers = self._headers(claim, body, signer=await self._signer(claim.tenant_id))
+        headers = self._headers(claim, body, signers=await self._signers_of(claim.tenant_id))
         try:
             async with self._session(target).post(
                 URL(target.url, encoded=True), data=body.encode(), headers=headers, allow_redirects=False
@@ -137,19 +140,19 @@ class HttpHandler:
             )
         return self._sessions[by_name]
 
-    async def _signer(self, tenant_id: str) -> Webhook:
+    async def _signers_of(self, tenant_id: str) -> Signers:
         known, until = self._signers.get(tenant_id, (None, 0.0))
         now = self._clock.monotonic()
         if known is not None and now < until:
             return known
         try:
-            signer = Webhook(await self._secrets(tenant_id))
+            signers = tuple(map(Webhook, await self._secrets(tenant_id)))
         except (DatabaseUnavailable, OSError) as error:
             raise RetryLater(AWAY_TIME, f"the signing secret could not be read: {error}") from error
-        self._signers[tenant_id] = (signer, now + SECRET_TIME)
-        return signer
+        self._signers[tenant_id] = (signers, now + SECRET_TIME)
+        return signers
 
-    def _headers(self, claim: Claim, body: str, *, signer: Webhook) -> dict[str, str]:
+    def _headers(self, claim: Claim, body: str, *, signers: Signers) -> dict[str, str]:
         run_id, now = str(claim.run_id), self._clock.now()
         headers = {
             "Accept-Encoding": "identity",
@@ -162,7 +165,7 @@ class HttpHandler:
             "Rota-Scheduled-For": claim.key.scheduled_for.isoformat(),
             "webhook-id": run_id,
             "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": signer.sign(run_id, now, body),
+            "webhook-signature": " ".join(signer.sign(run_id, now, body) for signer in signers),
         }
         if self._public_url is not None:
             headers["Rota-Callback"] = f"{self._public_url}/v1/callbacks/{run_id}"
