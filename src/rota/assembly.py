@@ -21,6 +21,7 @@ from rota.services.definitions import Definitions
 from rota.services.dispatch import Dispatch
 from rota.services.doctor import Doctor
 from rota.services.fleet import Fleet
+from rota.services.freezes import Freezes
 from rota.services.hints import LIMITS, SCHEDULES, Hints
 from rota.services.history import History
 from rota.services.limit_keeper import LimitKeeper
@@ -88,14 +89,16 @@ class ServerKeeper:
 
 
 class ResumeKeeper:
-    """Resumes paused jobs whose time has come."""
+    """Resumes paused jobs whose time has come, and brings back what freezes that are over have put off."""
 
-    def __init__(self, definitions: Definitions) -> None:
+    def __init__(self, definitions: Definitions, freezes: Freezes) -> None:
         self._definitions = definitions
+        self._freezes = freezes
 
     async def tick(self) -> bool:
         """Resume one batch. True means: there may be more, tick again."""
-        return await self._definitions.resume_due(limit=RESUME_BATCH) == RESUME_BATCH
+        resumed = await self._definitions.resume_due(limit=RESUME_BATCH)
+        return await self._freezes.bring_back() or resumed == RESUME_BATCH
 
     async def pause(self) -> float:
         """Look once a second."""
@@ -115,7 +118,7 @@ class SchedulerProcess:
         self.reaper = Reaper(database, clock, self.owned, hints)
         self.upkeep = Upkeep(database, clock, hints)
         self.limit_keeper = LimitKeeper(database, clock, hints)
-        self.resumer = ResumeKeeper(Definitions(database, clock, hints))
+        self.resumer = ResumeKeeper(Definitions(database, clock, hints), Freezes(database, clock, hints))
         self._new_schedules = hints.subscribe(SCHEDULES)
         self._edited_limits = hints.subscribe(LIMITS)
         self.loops = {
@@ -162,6 +165,7 @@ class Rota:
     definitions: Definitions
     on_demand: OnDemand
     bulk: Bulk
+    freezes: Freezes
     history: History
     dispatch: Dispatch
     completion: Completion
@@ -212,6 +216,7 @@ def assemble(
         definitions=definitions,
         on_demand=on_demand,
         bulk=Bulk(database, clock, hints, definitions=definitions, on_demand=on_demand),
+        freezes=Freezes(database, clock, hints),
         history=History(database, clock),
         dispatch=Dispatch(database, clock),
         completion=Completion(database, clock, hints),

@@ -207,6 +207,27 @@ async def test_many_jobs_and_runs_are_counted_first_and_then_changed(controls: C
         await refused(Forbidden, call)
 
 
+async def test_a_tenant_is_frozen_by_itself_and_everything_by_an_operator(
+    controls: Controls, rota_kit: RotaKit
+) -> None:
+    control = controls.master
+    await control.put_job(Job(job_id="j", handler="h"))
+    made = await control.trigger("j")
+    assert (await control.freeze(reason="incident")).tenant_id == "default"
+    await controls.operator.freeze(reason="move")
+    assert [(one.tenant_id, one.reason) for one in (await control.freezes()).freezes] == [
+        ("*", "move"), ("default", "incident"),
+    ]  # fmt: skip
+    assert [one.tenant_id for one in (await controls.stranger.freezes()).freezes] == ["*"]
+    assert (await control.why_run(made.run_id)).gate == "frozen"
+    await controls.operator.unfreeze()
+    assert await rota_kit.worker("w-1", handlers=["h"]).claim() == []
+    assert (await control.unfreeze()).reason == "incident"
+    assert len(await rota_kit.worker("w-1", handlers=["h"]).claim()) == 1
+    await refused(NotFound, control.unfreeze())
+    await refused(Forbidden, controls.reader.freeze())
+
+
 @pytest.mark.parametrize("job_id", ["a/b", ".", "..", "null", "ä ö", "a%2Fb", "ẞ" * 200, "?a=b#c", "a:b", "\\", "-"])
 async def test_every_id_leads_to_its_job(control: Control, job_id: str) -> None:
     await control.put_jobs([Job(job_id=job_id, handler="h", schedule=rota.every("1h"))])

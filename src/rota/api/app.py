@@ -11,7 +11,21 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from rota.api import access, bulk, claims, completions, docs, flow, jobs, leases, probes, runs, schedules, workers
+from rota.api import (
+    access,
+    bulk,
+    claims,
+    completions,
+    docs,
+    flow,
+    freeze,
+    jobs,
+    leases,
+    probes,
+    runs,
+    schedules,
+    workers,
+)
 from rota.api.auth import LoopbackOnly, OpenTo
 from rota.api.calls import Routes
 from rota.api.cluster import Cluster
@@ -33,7 +47,7 @@ from rota.errors import DatabaseUnavailable, Forbidden, NotFound, RotaError, Too
 
 _log = structlog.get_logger(__name__)
 
-RESOURCES = (bulk, jobs, schedules, runs, claims, leases, completions, workers, flow, access, probes)
+RESOURCES = (bulk, freeze, jobs, schedules, runs, claims, leases, completions, workers, flow, access, probes)
 
 
 def create_app(

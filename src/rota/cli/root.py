@@ -11,6 +11,7 @@ from rota.cli import (
     demo,
     dev,
     doctor,
+    freeze,
     imports,
     jobs,
     limits,
@@ -76,6 +77,7 @@ imports.register(app)
 workers.register(app)
 limits.register(app)
 pools.register(app)
+freeze.register(app)
 doctor.register(app)
 tokens.register(app)
 tenants.register(app)

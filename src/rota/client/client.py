@@ -9,6 +9,7 @@ from rota.client.address import segment
 from rota.client.bulk import BulkCalls
 from rota.client.caller import asked, guarded, json_of
 from rota.client.flow import FlowCalls
+from rota.client.freeze import FreezeCalls
 from rota.client.work import WorkerCalls
 from rota.domain.job import DEFAULT_TENANT, Job, check_payload
 from rota.errors import InvalidInput, TooLarge
@@ -65,7 +66,7 @@ CREATED: Final = 201
 """The status of a trigger that made its run; 200: an earlier one with the same key did."""
 
 
-class Client(FlowCalls, BulkCalls, WorkerCalls):
+class Client(FlowCalls, BulkCalls, FreezeCalls, WorkerCalls):
     """Speaks `rota.wire.control.Control` over HTTP.
 
         async with rota.Client("https://rota.example.com", token) as client:

@@ -168,6 +168,10 @@ class SyncClient:
     trigger_jobs = blocking(Client.trigger_jobs)
     cancel_runs = blocking(Client.cancel_runs)
 
+    freeze = blocking(Client.freeze)
+    unfreeze = blocking(Client.unfreeze)
+    freezes = blocking(Client.freezes)
+
     workers = blocking(Client.workers)
     drain_worker = blocking(Client.drain_worker)
     shards = blocking(Client.shards)

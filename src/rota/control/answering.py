@@ -9,6 +9,7 @@ from rota.services.access import Access
 from rota.services.bulk import Bulk
 from rota.services.definitions import Definitions
 from rota.services.fleet import Fleet
+from rota.services.freezes import Freezes
 from rota.services.history import History
 from rota.services.limits import Limits
 from rota.services.on_demand import OnDemand
@@ -26,6 +27,8 @@ class Parts(Protocol):
     def on_demand(self) -> OnDemand: ...
     @property
     def bulk(self) -> Bulk: ...
+    @property
+    def freezes(self) -> Freezes: ...
     @property
     def history(self) -> History: ...
     @property

@@ -14,6 +14,7 @@ from rota.control.bulk import BulkControl
 from rota.control.cursors import Cursors
 from rota.control.documents import document, documents, extended, job_document, listed_job
 from rota.control.flow import FlowControl
+from rota.control.freeze import FreezeControl
 from rota.control.pages import check_limit, cut, within_bytes
 from rota.control.slots import preview_slots, stored_slots
 from rota.domain.job import Job
@@ -57,7 +58,7 @@ from rota.wire.why import WhyDocument
 from rota.wire.work import ShardDocument, ShardList, StatsAnswer, WorkerDocument, WorkerList
 
 
-class LocalControl(FlowControl, BulkControl):
+class LocalControl(FlowControl, BulkControl, FreezeControl):
     """`wire.control.Control` for one principal: his tenant's rows, within his scopes, under his name."""
 
     # define

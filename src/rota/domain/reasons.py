@@ -250,6 +250,15 @@ def paused(*, since: datetime, reason: str | None, resume_at: datetime | None) -
     return Reason(gate=Hold.PAUSED, since=since, at=resume_at, text=text)
 
 
+def frozen(*, since: datetime, reason: str, everywhere: bool, run_id: UUID | None = None) -> Reason:
+    """Return the reason of what a freeze holds."""
+    what = "Everything" if everywhere else "The tenant"
+    why = f": {reason}" if reason else ""
+    return Reason(
+        gate=Hold.FROZEN, run_id=run_id, since=since, text=f"{what} is frozen since {format_instant(since)}{why}."
+    )  # fmt: skip
+
+
 def quarantined(reason: str) -> Reason:
     """Return the reason of a job whose definition cannot be carried out."""
     return Reason(gate=Hold.QUARANTINED, text=f"It is quarantined: {reason}.")

@@ -19,6 +19,7 @@ class Hold(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"
     QUARANTINED = "quarantined"
+    FROZEN = "frozen"
     ON_DEMAND = "on_demand"
     DEADLINE = "deadline"
     TIME = Gate.TIME.value

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from rota.clock import Clock, DatabaseClock
 from rota.domain.duration import format_duration
+from rota.domain.instants import format_instant
 from rota.domain.zones import tzdata_version
 from rota.errors import InvalidInput
 from rota.store import doctor as store
+from rota.store import freeze
 from rota.store.database import BOUNDS, Database, Lane
 from rota.store.doctor import AuditedSchedule, AuditedSlot
 from rota.store.due import parse_schedule
@@ -58,6 +60,7 @@ class Doctor:
             await self.slots(limit=None if audit_all else AUDIT_LIMIT),
             await self._schedulers_keep_up(),
             await self._quarantine(),
+            await self._freezes(),
             await self._waiting(),
             await self._tables(),
         ]
@@ -151,6 +154,15 @@ class Doctor:
             oldest is not None and now - oldest > LATE
         ) else []  # fmt: skip
         return Check(name="due", findings=tuple(findings), facts=facts)
+
+    async def _freezes(self) -> Check:
+        held = await freeze.holding(self._database, None, limit=SHOWN)
+        findings = [
+            f"{'everything' if one.tenant_id == '*' else f'tenant {one.tenant_id!r}'} is frozen since"
+            f" {format_instant(one.frozen_at)} by {one.actor}: {one.reason}"
+            for one in held
+        ]
+        return Check(name="freeze", findings=tuple(findings), facts={})
 
     async def _quarantine(self) -> Check:
         rows = await store.quarantined(self._database, limit=SHOWN)

@@ -18,6 +18,7 @@ from rota.services.next_slots import recompute_shard
 from rota.services.owned import OwnedShards
 from rota.services.steps import admitted, new_run
 from rota.store import due as store
+from rota.store import freeze
 from rota.store.database import Database
 from rota.store.due import Advance, DueSchedule
 from rota.store.partitions import through_attach
@@ -154,11 +155,22 @@ class Scheduler:
         )  # fmt: skip
         self._floor.found(job.due_at for job in due)
         self._moved_meanwhile = False
-        bounded = await self._make(due, now=scan.now)
+        await self._put_off([job for job in due if job.frozen])
+        bounded = await self._make([job for job in due if not job.frozen], now=scan.now)
         # Those that are still in trouble were set aside anew; the others have had their turn.
         self._aside.forget_back(monotonic=monotonic)
         # A shard that filled its part of a scan may hold more.
         return bounded or _fullest(due) >= scan.per_shard
+
+    async def _put_off(self, frozen: Sequence[DueSchedule]) -> None:
+        """Put frozen schedules out of sight until their freeze ends; what somebody holds is looked at later."""
+        if not frozen:
+            return
+        done = await freeze.defer(self._database, frozen)
+        for job in frozen:
+            if job.job_uid not in done:
+                self._set_aside(job, "it is frozen, and its schedule is held by another transaction")
+        log.info("schedules.frozen", scheduler=self.scheduler_id, schedules=len(done))
 
     async def _make(self, due: Sequence[DueSchedule], *, now: datetime) -> bool:
         """Decide and write, slice by slice: what is decided is soon written, and nobody waits for a long decision.

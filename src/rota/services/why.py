@@ -11,7 +11,7 @@ from rota.domain.job import JobName
 from rota.domain.why import Cause, Held, Reason, Waiting
 from rota.errors import Conflict, NotFound
 from rota.services.turns import TURN_WAIT, Turns
-from rota.store import jobs
+from rota.store import freeze, jobs
 from rota.store import why as store
 from rota.store.database import Database, Lane
 from rota.store.jobs import StoredJob
@@ -68,6 +68,8 @@ class Why:
             return reasons.on_demand()
         if stored.next_slot is None:
             return reasons.no_further_slot()
+        if frozen := await self._frozen(tenant_id):
+            return frozen
         return reasons.next_slot(
             stored.next_slot, due_at=stored.next_run_at or stored.next_slot, jitter=stored.job.jitter,
             schedulers=schedulers, now=now,
@@ -87,11 +89,20 @@ class Why:
             raise Conflict(f"run {look.run_id} neither waits nor runs nor has ended", hint="`rota doctor` tells more")
         return (
             reasons.past_deadline(waiting, now=now)
+            or await self._frozen(tenant_id, run_id=look.run_id)
             or reasons.before_its_time(waiting, schedulers=look.schedulers, now=now)
             or reasons.on_upstream(waiting)
             or await self._on_limits(waiting, key, tenant_id=tenant_id, now=now)
             or await self._in_queue(waiting, look.rank, tenant_id=tenant_id, now=now)
         )
+
+    async def _frozen(self, tenant_id: str, *, run_id: UUID | None = None) -> Reason | None:
+        held = await freeze.holding(self._database, tenant_id, limit=1)
+        if not held:
+            return None
+        return reasons.frozen(
+            since=held[0].frozen_at, reason=held[0].reason, everywhere=held[0].tenant_id == "*", run_id=run_id
+        )  # fmt: skip
 
     async def _on_limits(self, waiting: Waiting, key: SlotKey, *, tenant_id: str, now: datetime) -> Reason | None:
         """Return the first limit without room. What nobody can run never gets as far as its limits."""

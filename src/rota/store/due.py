@@ -23,6 +23,9 @@ PATIENCE: Final = "100ms"
 BOTTOM: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """The floor of a scan that sees everything: no slot lies below it."""
 
+NEVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""When a slot is due that a freeze has put off. Not infinity: to the driver that has no zone, and ends a scheduler."""
+
 RULES_KEPT: Final = 65_536
 """Distinct schedules kept parsed: a herd shares its expression."""
 
@@ -56,6 +59,7 @@ class DueSchedule(NamedTuple):
     handler: str
     """What a worker must know to run it: the name, or "http" for every HTTP target."""
     tenant_id: str
+    frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from rota.domain.retry import RetryPolicy
 from rota.domain.schedule import schedule_to_json
 from rota.errors import InvalidInput
 from rota.store.database import Connection, Database
-from rota.store.due import NewRun, parse_misfire, parse_schedule, superseded_by
+from rota.store.due import NEVER, NewRun, parse_misfire, parse_schedule, superseded_by
 from rota.store.statements import due as due_sql
 from rota.store.statements import jobs as sql
 
@@ -459,12 +459,17 @@ def _stored(row: Any, schedule: Any) -> StoredJob:
         pause_reason=row["pause_reason"], resume_at=row["resume_at"], resume_missed=row["resume_missed"],
         quarantined=row["quarantined"],
         deleted=row["deleted_at"] is not None,
-        created_at=row["created_at"], updated_at=row["updated_at"], next_run_at=schedule["next_run_at"],
+        created_at=row["created_at"], updated_at=row["updated_at"], next_run_at=_finite(schedule["next_run_at"]),
         next_slot=schedule["next_slot"], since=schedule["since"], owner=row["owner"], source=row["source"],
         declared=None if row["declared"] is None else json.loads(row["declared"]),
         overrides=() if row["overrides"] is None else tuple(json.loads(row["overrides"])),
         orphaned_at=row["orphaned_at"],
     )  # fmt: skip
+
+
+def _finite(instant: datetime | None) -> datetime | None:
+    # What a freeze has put off is due at no instant that people would want to see.
+    return None if instant is None or instant >= NEVER else instant
 
 
 def _job(row: Any) -> Job:

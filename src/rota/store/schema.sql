@@ -720,6 +720,16 @@ CREATE TABLE rota.former_payload (
 
 COMMENT ON TABLE rota.former_payload IS 'Payloads that jobs had from a version on, until a later one; the last ones of each job.';
 
+CREATE TABLE rota."freeze" (
+    tenant_id text NOT NULL,
+    reason text NOT NULL,
+    actor text NOT NULL,
+    frozen_at timestamp with time zone NOT NULL,
+    lifted_at timestamp with time zone
+);
+
+COMMENT ON TABLE rota."freeze" IS 'What is frozen; * is everywhere. A lifted one stays until all that it deferred is back.';
+
 CREATE TABLE rota.idempotency (
     tenant_id text NOT NULL,
     key text NOT NULL,
@@ -953,7 +963,8 @@ CREATE TABLE rota.schedule (
     next_run_at timestamp with time zone,
     next_slot timestamp with time zone,
     version bigint NOT NULL,
-    since timestamp with time zone NOT NULL
+    since timestamp with time zone NOT NULL,
+    frozen_by text
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
 
@@ -962,6 +973,8 @@ COMMENT ON COLUMN rota.schedule.next_run_at IS 'When a scheduler must look; NULL
 COMMENT ON COLUMN rota.schedule.next_slot IS 'The first slot that is neither a run nor in the slot ledger.';
 
 COMMENT ON COLUMN rota.schedule.since IS 'From this instant on, each slot that came due is a run or in the slot ledger.';
+
+COMMENT ON COLUMN rota.schedule.frozen_by IS 'The freeze that met a slot as it came due: next_run_at is the end of the year 9999 until then.';
 
 CREATE TABLE rota.scheduler (
     scheduler_id text NOT NULL,
@@ -1091,6 +1104,9 @@ ALTER TABLE ONLY rota.dead
 
 ALTER TABLE ONLY rota.former_payload
     ADD CONSTRAINT former_payload_pkey PRIMARY KEY (shard, job_uid, since);
+
+ALTER TABLE ONLY rota."freeze"
+    ADD CONSTRAINT freeze_pkey PRIMARY KEY (tenant_id);
 
 ALTER TABLE ONLY rota.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (tenant_id, key);
@@ -1226,6 +1242,8 @@ CREATE INDEX pending_time ON rota.pending USING btree (shard, available_at) WHER
 CREATE INDEX run_created ON ONLY rota.run USING brin (created_at) WITH (pages_per_range='32');
 
 CREATE INDEX schedule_due ON rota.schedule USING btree (shard, next_run_at) WHERE (next_run_at IS NOT NULL);
+
+CREATE INDEX schedule_frozen ON rota.schedule USING btree (frozen_by) WHERE (frozen_by IS NOT NULL);
 
 CREATE INDEX token_by_parent ON rota.token USING btree (parent_id) WHERE (parent_id IS NOT NULL);
 

@@ -110,8 +110,9 @@ why = Statements("why.sql")
 flow = Statements("flow.sql")
 parking = Statements("parking.sql")
 bulk = Statements("bulk.sql")
+freeze = Statements("freeze.sql")
 
 ALL: Final = (
     due, claims, shards, workers, jobs, runs, upkeep, doctor, audit, access, fleet, limits, pools, why, flow, parking,
-    bulk,
+    bulk, freeze,
 )  # fmt: skip

@@ -11,6 +11,7 @@ from uuid import UUID
 from rota.domain.job import Job
 from rota.wire.access import AuditPage, NewToken, Scope, SigningSecret, TenantDocument, TenantList, TokenList
 from rota.wire.document import PAGE_LIMIT
+from rota.wire.freeze import FreezeDocument, FreezeList
 from rota.wire.jobs import (
     DeclareAnswer,
     DeletedAnswer,
@@ -216,6 +217,18 @@ class Control(Protocol):
         self, where: RunFilterQuestion, *, everything: bool = False, dry_run: bool = False, limit: int = 1000
     ) -> CancelManyAnswer:
         """Cancel runs that wait, and ask the workers of those that run; the audit log gets one entry."""
+        ...
+
+    async def freeze(self, *, reason: str = "") -> FreezeDocument:
+        """Make no new slots and start nothing of this tenant until unfrozen; of all, for an operator's `*`."""
+        ...
+
+    async def unfreeze(self) -> FreezeDocument:
+        """End the freeze; misfire policies decide on what was missed. Raises NotFound."""
+        ...
+
+    async def freezes(self) -> FreezeList:
+        """Return the freezes that hold this tenant; an operator's: all."""
         ...
 
     # the cluster

@@ -17,10 +17,11 @@ class HolderDocument(Document):
 class WhyDocument(Document):
     """The first gate that holds a run or a job. What does not apply is null, or empty.
 
-    `gate` is finished, running, paused, quarantined, on_demand, deadline, time, upstream, limit, handler or open, and
-    `cause` says which kind of it. `at` is when it is over, as far as that is known. `run_id` is the run that is spoken
-    of: of a job, its oldest one that waits. `ahead` counts the runs that go before it; with `ahead_is_more` there are
-    more than were counted. `held_by` has runs of the asker's tenant; of those of others only the number is told.
+    `gate` is finished, running, paused, quarantined, frozen, on_demand, deadline, time, upstream, limit, handler or
+    open, and `cause` says which kind of it. `at` is when it is over, as far as that is known. `run_id` is the run that
+    is spoken of: of a job, its oldest one that waits. `ahead` counts the runs that go before it; with `ahead_is_more`
+    there are more than were counted. `held_by` has runs of the asker's tenant; of those of others only the number is
+    told.
     """
 
     gate: str

@@ -35,7 +35,8 @@ WITH RECURSIVE turn (tenant_id, place, lap, low_water) AS (
          AND p.rank >= $low_water
        ORDER BY p.rank LIMIT 1)
      LIMIT 1) next
-   WHERE t.place < $turns AND t.lap < 3),
+   -- Tenants that are frozen are passed by, and take no turn from others.
+   WHERE t.place < $turns + (SELECT count(*) FROM rota.freeze) AND t.lap < 3),
 shared AS MATERIALIZED (
   SELECT s.*, least($scan::integer,
                     greatest(CASE WHEN s.tenant_id = $after AND $owed > 0 THEN $owed ELSE s.weight END,
@@ -43,7 +44,8 @@ shared AS MATERIALIZED (
     FROM (SELECT t.tenant_id, t.place, t.low_water, coalesce(w.weight, 1) AS weight
             FROM turn t
             LEFT JOIN LATERAL (SELECT x.weight FROM rota.tenant x WHERE x.tenant_id = t.tenant_id LIMIT 1) w ON true
-           WHERE t.place > 0) s),
+           WHERE t.place > 0
+             AND NOT EXISTS (SELECT FROM rota.freeze f WHERE f.tenant_id IN ('*', t.tenant_id) AND f.lifted_at IS NULL)) s),
 first AS MATERIALIZED (
   SELECT s.place, s.weight, s.share, p.* FROM shared s
    CROSS JOIN LATERAL (

@@ -4,7 +4,8 @@
 -- already, which stay as long as an old transaction pins them. Jobs in $aside are left out: they take nobody's place.
 SELECT d.shard, d.job_uid, d.next_run_at, d.next_slot, d.version,
        j.schedule, j.misfire, j.misfire_grace_ms, j.jitter_ms, j.overlap, j.start_deadline_ms,
-       j.priority, j.pool, rota.handler_key(j.handler) AS handler, j.tenant_id
+       j.priority, j.pool, rota.handler_key(j.handler) AS handler, j.tenant_id,
+       EXISTS (SELECT FROM rota.freeze f WHERE f.tenant_id IN ('*', j.tenant_id) AND f.lifted_at IS NULL) AS frozen
   FROM unnest($shards::smallint[]) sh
  CROSS JOIN LATERAL (
        SELECT shard, job_uid, next_run_at, next_slot, version FROM rota.schedule
