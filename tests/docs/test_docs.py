@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from rota.domain.run import MOVES, Gate
 from rota.errors import RotaError
 from rota.settings import Settings
 from rota.testing import RotaKit, TestCluster
-from tests.docs.pages import ROOT, Page, agrees, exchanges, page, pages
+from tests.docs.pages import ROOT, Block, Page, agrees, exchanges, page, pages
 
 PAGES = pages()
 WITH_PYTHON = [p for p in PAGES if any(b.language in ("python", "pycon") and b.is_tested for b in p.blocks)]
@@ -43,16 +44,42 @@ def named(one: Page) -> str:
 
 
 def run_blocks(one: Page) -> dict[str, Any]:
-    """Run a page's Python; returns the namespace that it leaves."""
+    """Run a page's Python; returns the namespace that it leaves. Blocks with titles can be imported by those below."""
     namespace: dict[str, Any] = {"__name__": f"page_{one.path.stem.replace('-', '_')}"}
-    for block in one.blocks:
-        if block.language == "python" and block.is_tested:
-            # Padded, so that a traceback names the page's own lines.
-            code = compile("\n" * (block.line - 1) + block.text, one.name, "exec", dont_inherit=True)
-            exec(code, namespace)  # noqa: S102 - running the page is the test
-        if block.language == "pycon" and block.is_tested:
-            run_session(block.text, namespace, one.name, block.line)
+    titled: list[str] = []
+    try:
+        for block in one.blocks:
+            _run_block(block, namespace, one)
+            if block.language == "python" and block.title is not None and block.is_tested:
+                titled.append(block.title.removesuffix(".py"))
+                assert titled[-1] not in sys.modules, "a block's title hides a module"
+                sys.modules[titled[-1]] = types.ModuleType(titled[-1])
+                vars(sys.modules[titled[-1]]).update(namespace)
+    finally:
+        for name in titled:
+            sys.modules.pop(name, None)
     return namespace
+
+
+def _run_block(block: Block, namespace: dict[str, Any], one: Page) -> None:
+    if block.language == "python" and block.is_tested:
+        # Padded, so that a traceback names the page's own lines.
+        code = compile("\n" * (block.line - 1) + block.text, one.name, "exec", dont_inherit=True)
+        exec(code, namespace)  # noqa: S102 - running the page is the test
+    if block.language == "pycon" and block.is_tested:
+        run_session(block.text, namespace, one.name, block.line)
+
+
+@pytest.mark.parametrize("name", ["docs/tutorial/first-job.md", "docs/how-to/test-your-handlers.md"])
+def test_where_tests_are_shown_stands_what_pytest_needs(name: str) -> None:
+    text = page(name).text
+    assert 'pytest_plugins = ["rota.testing.plugin"]' in text
+    assert 'asyncio_mode = "auto"' in text
+
+
+def test_the_test_of_the_tutorial_is_a_file_of_its_own() -> None:
+    [block] = [block for block in page("docs/tutorial/first-job.md").blocks if block.title == "test_jobs.py"]
+    assert "from jobs import app" in block.text
 
 
 def run_session(text: str, namespace: dict[str, Any], name: str, line: int) -> None:
