@@ -33,6 +33,22 @@ def test_a_run_shows_its_attempts_and_errors_and_moves_no_cursor(rota: Cli) -> N
     assert 'File "x.py"' in text
 
 
+def test_a_list_shows_when_ended_runs_began_how_long_they_took_and_their_errors_first_line(rota: Cli) -> None:
+    run_id = str(rota.bury("broken", error=TRACEBACK))
+    [run] = rota.json("run", "list")["runs"]
+    assert run["started_at"] is not None
+    assert 0 <= run["duration_seconds"] < 60
+    said = rota("run", "list").out
+    head = next(line for line in said.splitlines() if "slot" in line)
+    assert head.split() == ["run", "job", "slot", "state", "attempt", "started", "duration", "finished", "error"]
+    [row] = [line for line in said.splitlines() if run_id in line]
+    assert "ValueError: upstream 500" in row
+    assert "Traceback" not in said
+    rota.json("run", "cancel", rota.json("job", "run", "broken")["run_id"])
+    listed = rota("run", "list", "--state", "cancelled").out
+    assert "error" not in listed, "what no run has makes no column"
+
+
 def test_an_id_that_is_none_is_refused_and_one_that_is_unknown_is_not_found(rota: Cli) -> None:
     assert rota("run", "show", "abc").err.startswith("error: run_id: ")
     assert rota("run", "show", "3f8a3cd5-30cb-4a0b-8a0e-29d5ca2c9e0a").code == 2  # a UUID, and none of Rota's

@@ -151,6 +151,32 @@ async def test_progress_travels_with_the_renewal_and_what_is_not_said_stays(rota
     assert await renew([key], progress={key.token: Progress(1.0)}) == {}, "too late, and no harm"
 
 
+async def test_a_run_that_was_cancelled_keeps_its_last_progress(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    await work.desk.renew([work.claim.key], progress={work.claim.key.token: Progress(0.7, "page 7 of 10")})
+    await ask_for_the_end(rota_kit)
+    await work.report(Outcome.CANCELLED)
+    [run] = await rota_kit.runs("tick")
+    assert (run.state, run.progress, run.progress_note) == ("cancelled", 0.7, "page 7 of 10")
+    shown, [attempt] = await rota_kit.history.run(run.run_id)
+    assert (shown.progress, shown.progress_note) == (attempt.progress, attempt.progress_note) == (0.7, "page 7 of 10")
+
+
+async def test_each_attempt_keeps_what_it_said_of_its_progress_however_it_ended(rota_kit: RotaKit) -> None:
+    work = await running(rota_kit)
+    for share in (0.25, 0.5):
+        await work.desk.renew([work.claim.key], progress={work.claim.key.token: Progress(share, None)})
+        await work.fail("no")
+        [run] = await rota_kit.runs("tick")
+        assert (run.state, run.progress) == ("pending", None), "what waits is at its beginning"
+        await rota_kit.advance(60)
+        work = await rota_kit.worker("w-1", handlers=["h"]).claim_one()
+    await work.desk.renew([work.claim.key], progress={work.claim.key.token: Progress(0.75, "lost")})
+    await rota_kit.advance(61)  # the lease is 60 s
+    [run] = await rota_kit.runs("tick")
+    assert [attempt.progress for attempt in await rota_kit.attempts(run)] == [0.25, 0.5, 0.75]
+
+
 async def test_asking_for_the_end_of_a_run_that_runs_is_heard_at_once(rota_kit: RotaKit) -> None:
     work = await running(rota_kit)
     desk = rota_kit.rota.desk()

@@ -34,6 +34,39 @@ async def bury(kit: RotaKit, job_id: str, *, error: str = "no", **changes: Any) 
     return run
 
 
+async def test_a_run_that_ended_says_when_its_last_attempt_began_how_long_it_took_and_why_it_failed(
+    rota_kit: RotaKit,
+) -> None:
+    await rota_kit.put(Job(job_id="a", handler="h", max_attempts=2))
+    await rota_kit.on_demand.trigger("a", tenant_id="default")
+    for error in ("the first", "the last"):
+        work = await rota_kit.worker("w", handlers=["h"]).claim_one()
+        began = rota_kit.clock.now()
+        rota_kit.clock.advance(2.5)
+        await work.fail(f"{error}\n" + "x" * 1000)
+        if error == "the first":
+            [waits] = await rota_kit.history.find(RunFilter(), tenant_id="default")
+            assert (waits.state, waits.started_at, waits.duration_seconds) == ("pending", None, None)
+            assert waits.error is not None
+            assert waits.error.startswith("the first\n")
+            await rota_kit.advance(60)
+    for where in (RunFilter(), RunFilter(job_id="a"), RunFilter(state="dead")):
+        [run] = await rota_kit.history.find(where, tenant_id="default")
+        assert (run.state, run.started_at, run.duration_seconds) == ("dead", began, 2.5)
+        assert run.error == ("the last\n" + "x" * 1000)[:500], "a list cuts it"
+    shown, _ = await rota_kit.history.run(run.run_id)
+    assert (shown.started_at, shown.duration_seconds) == (began, 2.5)
+    assert shown.error == "the last\n" + "x" * 1000
+
+
+async def test_a_run_that_was_cancelled_before_it_began_has_neither_start_nor_duration(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="a", handler="h"))
+    run_id = await rota_kit.on_demand.trigger("a", tenant_id="default")
+    await rota_kit.on_demand.cancel(run_id, tenant_id="default")
+    [run] = await rota_kit.history.find(RunFilter(), tenant_id="default")
+    assert (run.state, run.started_at, run.duration_seconds, run.error) == ("cancelled", None, None, None)
+
+
 # lists ------------------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +177,7 @@ async def test_a_run_shows_its_last_error_and_when_it_died(rota_kit: RotaKit) ->
     assert (shown.error, shown.died_at) == ("second", START + SECOND)
     assert [attempt.error for attempt in attempts] == ["first", "second"]
     [plain] = await rota_kit.history.find(RunFilter(job_id="job"), tenant_id="default")
-    assert plain.error is None
+    assert plain.error == "second"
 
 
 async def test_a_list_of_dead_letters_shows_the_beginning_of_a_long_error(rota_kit: RotaKit) -> None:

@@ -96,8 +96,15 @@ def change_word(result: Put) -> str:
 
 
 def runs_table(runs: Sequence["RunDocument"]) -> Table:
-    """Return the runs; who works on them and since when is known, and shown, only while one of them runs."""
-    running = any(run.worker_id for run in runs)
+    """Return the runs; what none of them has, such as a worker or an error, makes no column."""
+    found: list[tuple[str, list[object]]] = [
+        ("started", [run.started_at for run in runs]),
+        ("duration", [_length(run.duration_seconds) for run in runs]),
+        ("finished", [run.finished_at for run in runs]),
+        ("worker", [run.worker_id for run in runs]),
+        ("error", [summary(run.error) for run in runs]),
+    ]
+    shown = [(name, values) for name, values in found if any(value is not None for value in values)]
     rows = [
         (
             run.run_id,
@@ -105,17 +112,30 @@ def runs_table(runs: Sequence["RunDocument"]) -> Table:
             run.scheduled_for,
             run.state if run.gate in (None, "open") else f"{run.state} ({run.gate})",
             f"{run.attempt}/{run.max_attempts}",
-            run.finished_at,
-            *((run.started_at, run.worker_id) if running else ()),
+            *(values[number] for _, values in shown),
         )
-        for run in runs
+        for number, run in enumerate(runs)
     ]
-    columns = ("run", "job", "slot", "state", "attempt", "finished", *(("started", "worker") if running else ()))
-    lesser = ("worker", "attempt", "finished", "started") if running else ("attempt", "finished")
-    return Table(columns=columns, rows=rows, right=frozenset({"attempt"}), lesser=lesser)
+    names = [name for name, _ in shown]
+    lesser = [
+        name
+        for name in ("worker", "attempt", "finished", "started", "duration", "error")
+        if name == "attempt" or name in names
+    ]
+    return Table(
+        columns=("run", "job", "slot", "state", "attempt", *names),
+        rows=rows,
+        right=frozenset({"attempt", "duration"}),
+        lesser=lesser,
+    )
+
+
+def _length(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def attempts_table(attempts: Sequence["AttemptDocument"]) -> Table:
+    told = any(_progress(attempt) for attempt in attempts)
     rows = [
         (
             attempt.attempt,
@@ -123,14 +143,20 @@ def attempts_table(attempts: Sequence["AttemptDocument"]) -> Table:
             attempt.started_at,
             attempt.ended_at - attempt.started_at,
             attempt.worker_id,
+            *((_progress(attempt),) if told else ()),
             summary(attempt.error),
         )
         for attempt in attempts
     ]
-    columns = ("attempt", "outcome", "started", "duration", "worker", "error")
-    return Table(
-        columns=columns, rows=rows, title="attempts", right=frozenset({"attempt", "duration"}), lesser=("worker",)
-    )
+    columns = ("attempt", "outcome", "started", "duration", "worker", *(("progress",) if told else ()), "error")
+    lesser = ("worker", *columns[5:-1])
+    return Table(columns=columns, rows=rows, title="attempts", right=frozenset({"attempt", "duration"}), lesser=lesser)
+
+
+def _progress(attempt: "AttemptDocument") -> str | None:
+    """Return what an attempt had last said of its progress, such as `40% page 12 of 30`."""
+    share = None if attempt.progress is None else f"{attempt.progress:.0%}"
+    return " ".join(part for part in (share, attempt.progress_note) if part) or None
 
 
 def dead_table(letters: Sequence["RunDocument"]) -> Table:

@@ -21,8 +21,9 @@ from rota.store.statements import runs as sql
 class RunView:
     """A run in the textbook shape: the row of the view `job_run`.
 
-    `error`, that of its last ended attempt, is read with a single run and with dead letters; elsewhere it is None. In
-    lists that are not read whole, `payload` and `result` are None as well, and an error is cut.
+    `error` is that of its last ended attempt. Of a run that has ended, `started_at`, `duration_seconds` and progress
+    are that attempt's, too, and None if there was none. In lists that are not read whole, `payload` and `result` are
+    None, and an error is cut.
     """
 
     run_id: UUID
@@ -41,6 +42,7 @@ class RunView:
     available_at: datetime | None
     started_at: datetime | None
     worker_id: str | None
+    duration_seconds: float | None
     lease_expires_at: datetime | None
     cancel_requested_at: datetime | None
     progress: float | None
@@ -57,7 +59,8 @@ class RunView:
 class AttemptView:
     """An ended attempt; `error` is the only place where its text is kept.
 
-    `job_version` is the version of its job that it ran with; None where 0.1.0 claimed it.
+    `job_version` is the version of its job that it ran with; None where 0.1.0 claimed it. `progress` and its note are
+    what its run had last said; None where 0.1.0 recorded its end.
     """
 
     attempt: int
@@ -67,6 +70,8 @@ class AttemptView:
     ended_at: datetime
     error: str | None
     job_version: int | None
+    progress: float | None
+    progress_note: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,7 @@ async def attempts(database: Database, key: SlotKey, *, limit: int) -> list[Atte
     rows = await database.fetch(
         sql.attempts_of, shard=shard_of(key.job_uid), job_uid=key.job_uid, scheduled_for=key.scheduled_for, limit=limit
     )
-    return [AttemptView(**dict(row)) for row in rows[::-1]]
+    return [AttemptView(**{**dict(row), "progress": _share(row["progress"])}) for row in rows[::-1]]
 
 
 async def of_job(
@@ -172,9 +177,18 @@ async def skipped(database: Database, uid: int, *, limit: int) -> list[SkippedVi
 
 
 def _view(row: Any) -> RunView:
-    values = {name: row[name] for name in RunView.__slots__}
+    values = {name: row[name] for name in RunView.__slots__ if name != "duration_seconds"}
+    values["duration_seconds"] = None
+    if values["finished_at"] is not None:
+        values["progress"], values["progress_note"] = row["last_progress"], row["last_progress_note"]
+        if row["last_started_at"] is not None:
+            values["started_at"] = row["last_started_at"]
+            values["duration_seconds"] = (row["last_ended_at"] - row["last_started_at"]).total_seconds()
     for name in ("payload", "result"):
         values[name] = None if row[name] is None else json.loads(row[name])
-    if values["progress"] is not None:
-        values["progress"] = round(values["progress"], 6)  # a real: 0.7 comes back as 0.699999988
+    values["progress"] = _share(values["progress"])
     return RunView(**values)
+
+
+def _share(progress: float | None) -> float | None:
+    return None if progress is None else round(progress, 6)  # a real: 0.7 comes back as 0.699999988

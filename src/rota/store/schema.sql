@@ -85,9 +85,9 @@ BEGIN
     FROM unnest(lease.permit_keys, lease.permit_slots) held (limit_key, slot)
    WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = given_token;
   INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id,
-                            job_version)
+                            job_version, progress, progress_note)
   VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, greatest(now_at, lease.claimed_at),
-          lease.attempt, 'succeeded', lease.worker_id, lease.job_version);
+          lease.attempt, 'succeeded', lease.worker_id, lease.job_version, lease.progress, lease.progress_note);
   UPDATE rota.run r SET outcome = 'succeeded', finished_at = greatest(now_at, lease.claimed_at), attempt = lease.attempt, result = given
    WHERE r.shard = home AND r.job_uid = at.job_uid AND r.scheduled_for = at.scheduled_for AND r.outcome IS NULL;
   IF NOT FOUND THEN
@@ -661,6 +661,8 @@ CREATE TABLE rota.attempt (
     worker_id text NOT NULL,
     error text,
     job_version bigint,
+    progress real,
+    progress_note text,
     CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['succeeded'::text, 'failed'::text, 'timed_out'::text, 'gave_up'::text, 'snoozed'::text, 'released'::text, 'lost'::text, 'cancelled'::text])))
 )
 PARTITION BY RANGE (scheduled_for);
@@ -668,6 +670,8 @@ PARTITION BY RANGE (scheduled_for);
 COMMENT ON TABLE rota.attempt IS 'One row per ended attempt; the only place where an error text is kept.';
 
 COMMENT ON COLUMN rota.attempt.job_version IS 'The version of its job that it ran with.';
+
+COMMENT ON COLUMN rota.attempt.progress IS 'What its run had last said of its progress, with progress_note; NULL: nothing, or not known.';
 
 CREATE TABLE rota.audit (
     tenant_id text NOT NULL,
@@ -932,7 +936,9 @@ CREATE VIEW rota.run_attempt AS
     a.claimed_at AS started_at,
     a.ended_at,
     a.error,
-    a.job_version
+    a.job_version,
+    a.progress,
+    a.progress_note
    FROM (rota.attempt a
      LEFT JOIN rota.job j ON (((j.shard = a.shard) AND (j.job_uid = a.job_uid))));
 

@@ -12,7 +12,8 @@ State = Literal["blocked", "pending", "running", "succeeded", "dead", "cancelled
 
 
 class RunDocument(Document):
-    """One run. `error` is that of its last ended attempt, in lists of dead letters and where the run is read alone.
+    """One run. `error` is that of its last ended attempt. Of a run that has ended, `started_at`, `duration_seconds` and
+    progress are that attempt's, too, and null if there was none.
 
     In lists `payload` and `result` are null, and an error has at most 500 characters: read the run alone for them.
     """
@@ -43,10 +44,12 @@ class RunDocument(Document):
     result: Any
     error: str | None = None
     died_at: datetime | None = None
+    duration_seconds: float | None = None
 
 
 class AttemptDocument(Document):
-    """An ended attempt. `job_version`: which version of its job it ran with, if that is known."""
+    """An ended attempt. `job_version`: which version of its job it ran with, if that is known. `progress` and its note
+    are what its run had last said."""
 
     attempt: int
     outcome: str
@@ -55,6 +58,8 @@ class AttemptDocument(Document):
     ended_at: datetime
     error: str | None
     job_version: int | None = None
+    progress: float | None = None
+    progress_note: str | None = None
 
 
 class RunDetail(RunDocument):

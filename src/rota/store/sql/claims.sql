@@ -408,7 +408,7 @@ ended AS (
      WHERE told.state <> 'pending' OR NOT told.token NOT IN (SELECT h.token FROM home h)))
      -- reap_attempts: AND expires_at <= $expired_by
   RETURNING shard, job_uid, scheduled_for, token, claimed_at, attempt, worker_id, cancel_requested_at, priority,
-            permit_keys, permit_slots, job_version),
+            permit_keys, permit_slots, job_version, progress, progress_note),
 freed AS (
   -- The permits go with the lease, in its own statement: nothing else can leave one behind.
   UPDATE rota.permit SET token = NULL WHERE ctid = ANY (ARRAY (
@@ -423,13 +423,13 @@ settled AS MATERIALIZED (
               WHEN t.state = 'pending' AND e.token IN (SELECT h.token FROM home h WHERE h.is_gone) THEN 'cancelled'
               ELSE t.state END AS state,
          t.outcome, t.error, t.charged, t.losses, t.available_at, t.gate, t.reason, t.result, e.priority, e.permit_keys,
-         e.job_version
+         e.job_version, e.progress, e.progress_note
     FROM ended e JOIN told t ON t.token = e.token),
 recorded AS (
   INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id,
-                            error, job_version)
+                            error, job_version, progress, progress_note)
   SELECT shard, job_uid, scheduled_for, token, claimed_at, greatest($now, claimed_at), attempt, outcome, worker_id,
-         error, job_version
+         error, job_version, progress, progress_note
     FROM settled),
 finished AS (
   UPDATE rota.run r SET outcome = s.state, finished_at = greatest($now, s.claimed_at), attempt = s.attempt,

@@ -419,9 +419,9 @@ BEGIN
     FROM unnest(lease.permit_keys, lease.permit_slots) held (limit_key, slot)
    WHERE p.limit_key = held.limit_key AND p.slot = held.slot AND p.token = given_token;
   INSERT INTO rota.attempt (shard, job_uid, scheduled_for, token, claimed_at, ended_at, attempt, outcome, worker_id,
-                            job_version)
+                            job_version, progress, progress_note)
   VALUES (home, at.job_uid, at.scheduled_for, given_token, lease.claimed_at, greatest(now_at, lease.claimed_at),
-          lease.attempt, 'succeeded', lease.worker_id, lease.job_version);
+          lease.attempt, 'succeeded', lease.worker_id, lease.job_version, lease.progress, lease.progress_note);
   UPDATE rota.run r SET outcome = 'succeeded', finished_at = greatest(now_at, lease.claimed_at), attempt = lease.attempt, result = given
    WHERE r.shard = home AND r.job_uid = at.job_uid AND r.scheduled_for = at.scheduled_for AND r.outcome IS NULL;
   IF NOT FOUND THEN
@@ -464,6 +464,7 @@ SELECT rota.run_id(r.job_uid, r.scheduled_for) AS run_id,
 CREATE OR REPLACE VIEW rota.run_attempt AS
 SELECT rota.run_id(a.job_uid, a.scheduled_for) AS run_id,
        j.tenant_id, j.job_id, a.scheduled_for, a.shard, a.job_uid,
-       a.attempt, a.outcome, a.worker_id, a.claimed_at AS started_at, a.ended_at, a.error, a.job_version
+       a.attempt, a.outcome, a.worker_id, a.claimed_at AS started_at, a.ended_at, a.error, a.job_version,
+       a.progress, a.progress_note
   FROM rota.attempt a
   LEFT JOIN rota.job j ON j.shard = a.shard AND j.job_uid = a.job_uid;

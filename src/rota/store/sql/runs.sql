@@ -165,48 +165,62 @@ SELECT s.outcome, (SELECT b.priority FROM before b) AS was, EXISTS (SELECT FROM 
   FROM subject s;
 
 -- name: get_run
--- One run, with the error of its last ended attempt.
-SELECT v.*, d.died_at,
-       (SELECT a.error FROM rota.attempt a
-         WHERE a.shard = $shard AND a.job_uid = $job_uid AND a.scheduled_for = $scheduled_for
-         ORDER BY a.ended_at DESC LIMIT 1) AS error
+-- One run, with the error of its last ended attempt. Of a run that has ended, start, length and progress are that
+-- attempt's, too.
+SELECT v.*, d.died_at, last.error, last.started_at AS last_started_at, last.ended_at AS last_ended_at,
+       last.progress AS last_progress, last.progress_note AS last_progress_note
   FROM rota.job_run v
+  LEFT JOIN LATERAL (
+       SELECT a.error, a.claimed_at AS started_at, a.ended_at, a.progress, a.progress_note FROM rota.attempt a
+        WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
+        ORDER BY a.ended_at DESC LIMIT 1) last ON true
   LEFT JOIN rota.dead d ON d.shard = v.shard AND d.job_uid = v.job_uid AND d.scheduled_for = v.scheduled_for
  WHERE v.shard = $shard AND v.job_uid = $job_uid AND v.scheduled_for = $scheduled_for
    AND ($tenant_id::text IS NULL OR v.tenant_id = $tenant_id);
 
 -- name: attempts_of
 -- The last attempts of a run, latest first.
-SELECT attempt, outcome, worker_id, started_at, ended_at, error, job_version FROM rota.run_attempt
+SELECT attempt, outcome, worker_id, started_at, ended_at, error, job_version, progress, progress_note
+  FROM rota.run_attempt
  WHERE shard = $shard AND job_uid = $job_uid AND scheduled_for = $scheduled_for
  ORDER BY started_at DESC LIMIT $limit;
 
 -- name: runs_of_job
 -- Newest slots first, before a given slot. Payloads and results, which may be large, are read only if they are asked for.
-SELECT v.run_id, v.tenant_id, v.job_id, v.scheduled_for, v.state, v.gate, v.origin, v.attempt, v.max_attempts, v.handler,
-       v.pool, v.priority, v.created_at, v.available_at, v.started_at, v.worker_id, v.lease_expires_at,
-       v.cancel_requested_at, v.progress, v.progress_note, v.finished_at, v.reason,
-       CASE WHEN $whole::boolean THEN v.payload END AS payload, CASE WHEN $whole::boolean THEN v.result END AS result,
-       NULL::timestamptz AS died_at, NULL::text AS error
-  FROM rota.job_run v
- WHERE v.created_at >= $since AND v.created_at < $until AND v.tenant_id = $tenant_id
-   AND v.shard = $shard AND v.job_uid = $job_uid AND v.scheduled_for < $before -- not: recent_runs
-   -- recent_runs: AND (v.scheduled_for, v.job_uid) < ($before::timestamptz, $before_uid::bigint)
-   AND ($state = '' OR v.state = $state) AND ($handler = '' OR v.handler = $handler)
-   AND ($label = '' OR EXISTS (
-        SELECT FROM rota.job j
-         WHERE j.shard = v.shard AND j.job_uid = v.job_uid
-           AND CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
-                    ELSE j.labels ->> $label = $label_value END))
-   AND (NOT $failed::boolean OR EXISTS (
-        SELECT FROM rota.attempt a
-         WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
-           AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost')))
-   AND ($error = '' OR strpos(lower((
-        SELECT a.error FROM rota.attempt a
-         WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
-         ORDER BY a.ended_at DESC LIMIT 1)), lower($error)) > 0)
- ORDER BY v.scheduled_for DESC, v.job_uid DESC LIMIT $limit;
+-- The last ended attempt is looked up for the runs of the page only.
+SELECT p.*, CASE WHEN $whole::boolean THEN last.error ELSE left(last.error, 500) END AS error,
+       last.started_at AS last_started_at, last.ended_at AS last_ended_at,
+       last.progress AS last_progress, last.progress_note AS last_progress_note
+  FROM (
+    SELECT v.shard, v.job_uid, v.run_id, v.tenant_id, v.job_id, v.scheduled_for, v.state, v.gate, v.origin, v.attempt, v.max_attempts, v.handler,
+           v.pool, v.priority, v.created_at, v.available_at, v.started_at, v.worker_id, v.lease_expires_at,
+           v.cancel_requested_at, v.progress, v.progress_note, v.finished_at, v.reason,
+           CASE WHEN $whole::boolean THEN v.payload END AS payload, CASE WHEN $whole::boolean THEN v.result END AS result,
+           NULL::timestamptz AS died_at
+      FROM rota.job_run v
+     WHERE v.created_at >= $since AND v.created_at < $until AND v.tenant_id = $tenant_id
+       AND v.shard = $shard AND v.job_uid = $job_uid AND v.scheduled_for < $before -- not: recent_runs
+       -- recent_runs: AND (v.scheduled_for, v.job_uid) < ($before::timestamptz, $before_uid::bigint)
+       AND ($state = '' OR v.state = $state) AND ($handler = '' OR v.handler = $handler)
+       AND ($label = '' OR EXISTS (
+            SELECT FROM rota.job j
+             WHERE j.shard = v.shard AND j.job_uid = v.job_uid
+               AND CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
+                        ELSE j.labels ->> $label = $label_value END))
+       AND (NOT $failed::boolean OR EXISTS (
+            SELECT FROM rota.attempt a
+             WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
+               AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost')))
+       AND ($error = '' OR strpos(lower((
+            SELECT a.error FROM rota.attempt a
+             WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
+             ORDER BY a.ended_at DESC LIMIT 1)), lower($error)) > 0)
+     ORDER BY v.scheduled_for DESC, v.job_uid DESC LIMIT $limit) p
+  LEFT JOIN LATERAL (
+       SELECT a.error, a.claimed_at AS started_at, a.ended_at, a.progress, a.progress_note FROM rota.attempt a
+        WHERE a.shard = p.shard AND a.job_uid = p.job_uid AND a.scheduled_for = p.scheduled_for
+        ORDER BY a.ended_at DESC LIMIT 1) last ON true
+ ORDER BY p.scheduled_for DESC, p.job_uid DESC;
 
 -- name: recent_runs
 -- like: runs_of_job
@@ -218,10 +232,9 @@ SELECT v.run_id, v.tenant_id, v.job_id, v.scheduled_for, v.state, v.gate, v.orig
        v.pool, v.priority, v.created_at, v.available_at, v.started_at, v.worker_id, v.lease_expires_at,
        v.cancel_requested_at, v.progress, v.progress_note, v.finished_at, v.reason,
        CASE WHEN $whole::boolean THEN v.payload END AS payload, CASE WHEN $whole::boolean THEN v.result END AS result,
-       d.died_at,
-       (SELECT CASE WHEN $whole::boolean THEN a.error ELSE left(a.error, 500) END FROM rota.attempt a
-         WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
-         ORDER BY a.ended_at DESC LIMIT 1) AS error
+       d.died_at, CASE WHEN $whole::boolean THEN last.error ELSE left(last.error, 500) END AS error,
+       last.started_at AS last_started_at, last.ended_at AS last_ended_at,
+       last.progress AS last_progress, last.progress_note AS last_progress_note
   FROM (
     SELECT d.shard, d.job_uid, d.scheduled_for, d.died_at
       FROM rota.dead d JOIN rota.job j ON j.shard = d.shard AND j.job_uid = d.job_uid
@@ -242,6 +255,10 @@ SELECT v.run_id, v.tenant_id, v.job_id, v.scheduled_for, v.state, v.gate, v.orig
  CROSS JOIN LATERAL (
        SELECT * FROM rota.job_run x
         WHERE x.shard = d.shard AND x.job_uid = d.job_uid AND x.scheduled_for = d.scheduled_for LIMIT 1) v
+  LEFT JOIN LATERAL (
+       SELECT a.error, a.claimed_at AS started_at, a.ended_at, a.progress, a.progress_note FROM rota.attempt a
+        WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
+        ORDER BY a.ended_at DESC LIMIT 1) last ON true
  ORDER BY v.scheduled_for DESC, v.job_uid DESC;
 
 -- name: list_dead
