@@ -14,16 +14,17 @@ from structlog.testing import capture_logs
 
 from rota.api import body as bodies
 from rota.api.problems import every_error
+from rota.services.completion import Completion
 from rota.services.fleet import Fleet
 from tests.api.conftest import Caller, Served, soon
-from tests.services.stories import outage
+from tests.services.stories import execute, outage
 
 RUN = "019b76da-a800-8000-8cb6-e7e8c805b49c"
 
 IDS = [
     "a/b/c", "a/b/next", "/", "//", ".", "..", "../..", "null", "None", "undefined", "true", "0", "-1", "%", "%2F",
-    "100%25", "a b", "a+b", "ä€😀", "e\u0301", "\u202e", "jobs:batch", "a:batch", "?", "#", "a?b=c#d", "'", '"', "\\",
-    "; DROP TABLE job", "$1", "{}", "{job_id}", "<script>", "*", "x" * 200, "😀" * 200, "\u200b",
+    "100%25", "a b", "a+b", "ä€😀", "e\u0301", "👩\u200d💻", "jobs:batch", "a:batch", "?", "#", "a?b=c#d", "'", '"',
+    "\\", "; DROP TABLE job", "$1", "{}", "{job_id}", "<script>", "*", "x" * 200, "😀" * 200,
 ]  # fmt: skip
 
 
@@ -50,6 +51,27 @@ async def test_what_can_be_no_id_is_refused(me: Caller) -> None:
             answer = await me.ask(method, f"/v1/jobs/{segment}", {"handler": "h"} if method == "PUT" else None)
             assert answer.status in (400, 422), answer.body
             assert answer.code in ("malformed", "invalid-input")
+
+
+@pytest.mark.parametrize("unseen", ["\u202e", "\u200b", "\ufeff", "\u2066", "\u00ad", "\u2060"])
+async def test_a_name_that_would_look_like_another_is_refused(me: Caller, unseen: str) -> None:
+    for path, question in [
+        (f"/v1/jobs/{encoded(f'a{unseen}b')}", {"handler": "h"}),
+        ("/v1/jobs/a", {"handler": f"h{unseen}"}),
+        ("/v1/jobs/a", {"handler": "h", "pool": f"p{unseen}q"}),
+    ]:
+        refused = await me.put(path, question)
+        assert (refused.status, refused.code) == (422, "invalid-input"), path
+        assert f"U+{ord(unseen):04X}" in refused.json["detail"]
+    assert (await me.post("/v1/tokens", {"scopes": ["read"], "name": f"a{unseen}"})).code == "invalid-input"
+
+
+async def test_a_name_that_was_made_before_such_names_were_refused_is_still_one(server: Served, me: Caller) -> None:
+    await me.put_job("a-b")
+    await execute(server.kit, "UPDATE rota.job SET pool = $1 WHERE job_id = 'a-b'", "p\u200bq")
+    changed = {"handler": "h", "pool": "p\u200bq", "description": "changed"}
+    assert (await me.put("/v1/jobs/a-b", changed)).ok()["changed"] is True
+    assert (await me.ask("DELETE", "/v1/jobs/a-b")).status == 200
 
 
 async def test_there_is_nothing_under_an_unknown_path(me: Caller) -> None:
@@ -289,6 +311,10 @@ async def test_the_documentation_needs_nothing_from_outside(server: Served) -> N
     for link in links:
         assert link.startswith("/docs/assets/")
         assert (await server.caller().get(link)).status == 200
+    policy = (await server.caller().get("/docs")).headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self' 'sha256-" in policy
+    assert "'unsafe-inline'" not in policy.split("script-src")[1].split(";")[0]
     schema = (await server.caller().get("/openapi.json")).ok()
     assert schema["openapi"] == "3.1.0"
     assert schema["components"]["schemas"]["Problem"]["required"]
@@ -318,3 +344,36 @@ async def test_a_fault_is_a_problem_too(server: Served, me: Caller, monkeypatch:
 async def test_a_balancer_may_ask_for_the_head_alone(server: Served, me: Caller) -> None:
     assert (await me.ask("HEAD", "/healthz")).status == 200
     assert (await me.ask("HEAD", "/readyz")).status == 503
+
+
+async def test_only_a_page_of_ours_may_load_anything_in_a_browser(server: Served, me: Caller) -> None:
+    for path in ("/v1/me", "/healthz", "/nowhere", "/docs/assets/favicon.png"):
+        assert (await me.get(path)).headers["Content-Security-Policy"].startswith("default-src 'none'; frame-ancestors")
+
+
+async def test_reports_that_are_refused_are_one_line_and_no_warning(server: Served) -> None:
+    said = {"lease_token": RUN.replace("-8000-", "-4000-", 1), "status": "succeeded"}
+    with capture_logs() as logs:
+        refused = await server.caller().post(f"/v1/callbacks/{RUN}", said)
+    assert refused.code == "lease-lost"
+    assert [entry["log_level"] for entry in logs if "refused" in entry["event"]] == ["info"]
+
+
+async def test_another_tenant_s_job_is_looked_up_like_one_that_there_is_not(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever measures how long the refusal takes learns nothing."""
+    theirs, mine = await server.tenant("acme"), await server.tenant("thieves")
+    await theirs.put_job("secret")
+    await theirs.trigger("secret")
+    [run] = await theirs.claim()
+    looked, look = [], Completion.jobs_of_tenant
+
+    async def noted(completion: Completion, keys: Any, *, tenant_id: str) -> frozenset[int]:
+        looked.append(tenant_id)
+        return await look(completion, keys, tenant_id=tenant_id)
+
+    monkeypatch.setattr(Completion, "jobs_of_tenant", noted)
+    for run_id in (run["run_id"], RUN) * 2:
+        assert (await mine.complete({**run, "run_id": run_id})).code == "lease-lost"
+    assert looked == ["thieves"] * 4

@@ -101,7 +101,7 @@ def test_a_database_that_is_not_there_is_named(bare: Cli) -> None:
     assert said.code == 5
     assert said.err.startswith("error: the database postgresql://nobody:***@127.0.0.1:")
     assert "cannot be reached: nothing listens there (is it running? " in said.err
-    for words in (["worker", "--allow-shell"], ["scheduler"], ["migrate"], ["dev"], ["demo"]):
+    for words in (["worker", "--allow-shell", "default"], ["scheduler"], ["migrate"], ["dev"], ["demo"]):
         said = bare(*words, "--json", "--database-url", url)
         assert (said.code, said.document["error"]["code"]) == (5, "database-unavailable"), words
 
@@ -142,7 +142,7 @@ def test_a_file_in_the_clusters_place_is_the_set_ups_fault(tmp_path: Path) -> No
 
 def test_a_server_that_is_too_old_is_named_before_its_schema(rota: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rota.store.migrate.MINIMUM_SERVER", 990000)
-    for words in (["job", "list"], ["doctor"], ["worker", "--allow-shell"], ["migrate"]):
+    for words in (["job", "list"], ["doctor"], ["worker", "--allow-shell", "default"], ["migrate"]):
         said = rota(*words)
         assert (said.code, "is too old" in said.err) == (5, True), said
 

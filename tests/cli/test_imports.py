@@ -132,5 +132,6 @@ def test_another_zone_and_an_earlier_versions_ids_leave_one_job_an_entry(rota: C
 def test_shell_jobs_that_no_worker_would_run_are_warned_of(rota: Cli, crontab: str) -> None:
     said = rota("import", "crontab", crontab)
     assert (
-        "no live worker of the pool 'default' runs shell jobs: start one with `rota worker --allow-shell`" in said.err
+        "no live worker of the pool 'default' runs shell jobs: start one with `rota worker --allow-shell default`"
+        in said.err
     )

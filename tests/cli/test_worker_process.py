@@ -18,7 +18,7 @@ def test_an_imported_crontab_runs_on_a_worker_that_allows_shell(rota: Cli, tmp_p
     greets, fails = (job["job_id"] for job in jobs)
     with (
         process("scheduler", folder=tmp_path, lines_on="stderr", **rota.environment) as scheduler,
-        process("worker", "--allow-shell", folder=tmp_path, lines_on="stderr", **rota.environment) as worker,
+        process("worker", "--allow-shell", "default", folder=tmp_path, lines_on="stderr", **rota.environment) as worker,
     ):
         scheduler.until_event("scheduler.started")
         assert worker.until_event("worker.started")[-1]["handlers"] == ["shell"]
@@ -52,5 +52,10 @@ def test_a_worker_that_has_left_ends_whatever_its_handlers_left_behind(rota: Cli
 def test_a_worker_wants_an_app_or_the_leave_to_run_shell_jobs(bare: Cli) -> None:
     said = bare("worker")
     assert (said.code, said.err.startswith("error: target: is missing")) == (2, True)
-    assert bare("worker", "--allow-shell", "--concurrency", "0").err.startswith("error: concurrency: ")
+    assert bare("worker", "--allow-shell", "default", "--concurrency", "0").err.startswith("error: concurrency: ")
+    for words in (["--allow-shell"], ["--allow-shell", "--drain", "1"], ["--allow-shell", " a"]):
+        said = bare("worker", *words)
+        assert said.code == 2, words
+        assert "allow-shell" in said.err
+    assert bare("worker", "jobs.py", "--shell-user", "nobody").err.startswith("error: shell-user: stands alone")
     assert bare("worker", "no.such.module:app").code == 5

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -81,11 +82,12 @@ def info_of(registry: HandlerRegistry, *, concurrency: int = 4, worker_id: str =
 
 @contextlib.asynccontextmanager
 async def at_work(
-    desk: FakeDesk, registry: HandlerRegistry, *, concurrency: int = 4, **options: Any
+    desk: FakeDesk, registry: HandlerRegistry, *, concurrency: int = 4, tenant_id: str | None = None, **options: Any
 ) -> AsyncIterator[tuple[Worker, NotingHeart]]:
     """A worker at work in this process; it leaves at once when the test is done with it."""
     heart = NotingHeart(desk)
-    worker = Worker(desk, registry, info_of(registry, concurrency=concurrency), desk.clock, heart, **options)
+    info = replace(info_of(registry, concurrency=concurrency), tenant_id=tenant_id)
+    worker = Worker(desk, registry, info, desk.clock, heart, **options)
     working = asyncio.create_task(worker.run())
     try:
         yield worker, heart

@@ -113,6 +113,9 @@ def test_an_unknown_handler_is_said_to_be_unknown(registry: HandlerRegistry) -> 
         ("postgresql://rota:s3cret@db:5432/rota?x=1", "postgresql://rota:***@db:5432/rota?x=1"),
         ("redis://:s3cret@cache", "redis://:***@cache"),
         ("a https://u:p@ss@h/x and https://u2:p2@h2", "a https://u:***@h/x and https://u2:***@h2"),
+        ("to postgresql://rota:my s3cret@db/rota failed", "to postgresql://rota:***@db/rota failed"),
+        ("mysql+pymysql://u:a b c@h, redis://:x@h", "mysql+pymysql://u:***@h, redis://:***@h"),
+        ("at https://h:80 mail me@there", "at https://h:80 mail me@there"),
         ("http://host:8080/a@b", "http://host:8080/a@b"),
         ("http://user@host and mail me@there", "http://user@host and mail me@there"),
         ("postgresql://db/rota?user=rota&password=s3cret&x=1", "postgresql://db/rota?user=rota&password=***&x=1"),
@@ -128,6 +131,8 @@ def test_an_unknown_handler_is_said_to_be_unknown(registry: HandlerRegistry) -> 
         ("://" * 100_000, "://" * 100_000),
         ("password=" + "\\" * 100_000, "password=***"),
         ("://" + "a" * 1_000_000, "://" + "a" * 1_000_000),
+        ("postgres" * 100_000, "postgres" * 100_000),
+        ("redis://u:" * 10_000 + " ", "redis://u:" * 10_000 + " "),
     ],
 )
 def test_passwords_in_addresses_are_masked(text: str, masked: str) -> None:

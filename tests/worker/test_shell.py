@@ -1,12 +1,17 @@
 """Shell commands: only where they are allowed, and gone when their attempt is over."""
 
+import asyncio
 import os
+import pwd
+import sys
 from pathlib import Path
 
 import pytest
 
 from rota.domain.attempt import Outcome
+from rota.errors import SetupFailed
 from rota.worker.handlers import HandlerRegistry
+from rota.worker.shell import User
 from tests.worker.fake_desk import SLOT, FakeDesk
 from tests.worker.kit import at_work, lives
 
@@ -155,3 +160,53 @@ async def test_a_failed_commands_output_is_kept_though_its_background_still_writ
     async with at_work(desk, registry, allow_shell=True):
         await desk.until(lambda: run.state == "dead")
     assert run.last.error == "exit status 3: no such disk"
+
+
+async def test_a_command_of_another_tenant_is_not_run(
+    desk: FakeDesk, registry: HandlerRegistry, tmp_path: Path
+) -> None:
+    run = desk.add("shell", {"command": f"touch {tmp_path}/ran"})
+    async with at_work(desk, registry, allow_shell=True, tenant_id="acme"):
+        await desk.until(lambda: run.state == "dead")
+    assert run.last.error == "this worker runs commands of tenant 'acme' alone"
+    assert not (tmp_path / "ran").exists()
+
+
+AS_A_WORKER = """
+import ctypes, os, subprocess, sys
+from rota.worker.concealment import conceal, forget_credentials
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as a process that was never another's
+LOOK = ["/bin/sh", "-c", "env; cat /proc/$PPID/environ"]
+before = subprocess.run(LOOK, capture_output=True, text=True)
+assert conceal()
+forget_credentials()
+after = subprocess.run(LOOK, capture_output=True, text=True)
+sys.exit("s3cret" not in before.stdout or "s3cret" in after.stdout or "denied" not in after.stderr.lower())
+"""
+
+
+async def test_no_process_of_the_same_user_reads_what_a_concealed_one_knows() -> None:
+    """As a command would: its parent is the worker, whose environment held the token."""
+    environment = {**os.environ, "ROTA_TOKEN": "s3cret", "ROTA_DATABASE_URL": "postgresql://u:s3cret@h/d"}
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", AS_A_WORKER, env=environment, cwd="/")
+    assert await worker.wait() == 0
+
+
+async def test_a_command_runs_as_the_user_that_is_named(
+    desk: FakeDesk, registry: HandlerRegistry, tmp_path: Path
+) -> None:
+    """Root may become anybody; whoever is not root, only itself."""
+    name = "nobody" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    run = desk.add("shell", {"command": "id -un; exit 1"}, max_attempts=1)
+    async with at_work(desk, registry, allow_shell=True, shell_user=name):
+        await desk.until(lambda: run.state == "dead")
+    assert run.last.error == f"exit status 1: {name}"
+
+
+def test_nobody_runs_as_a_user_that_there_is_not() -> None:
+    with pytest.raises(SetupFailed, match="no user"):
+        User.named("nobody-of-this-name")

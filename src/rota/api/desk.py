@@ -156,9 +156,10 @@ class ServerDesk:
         """Return the keys of this tenant's runs."""
         if tenant_id is None:
             return list(keys)
-        unknown = {key.job_uid: key for key in keys if self._tenants.get(key.job_uid) is None}
+        # Another tenant's job is looked up like one that there is not: the time it takes tells nobody which it is.
+        unknown = {key.job_uid: key for key in keys if self._tenants.get(key.job_uid) != tenant_id}
         if unknown:
-            # Happens once for a job and process, after a restart of the API; or as often as a tenant makes jobs up.
+            # Of its own happens once for a job and process, after a restart of the API.
             async with self._turns.of(tenant_id):
                 for uid in await self._cluster.completion.jobs_of_tenant(list(unknown.values()), tenant_id=tenant_id):
                     self._tenants.put(uid, tenant_id)

@@ -13,6 +13,8 @@ from rota.clock import Clock
 from rota.domain.instants import format_instant
 
 NOW_HEADER = "Rota-Now"
+NOTHING_LOADED = "default-src 'none'; frame-ancestors 'none'"
+"""What a browser may load for an answer that is no page of ours."""
 
 _log = structlog.get_logger(__name__)
 
@@ -37,6 +39,7 @@ class Edge:
                 headers = MutableHeaders(scope=message)
                 headers[NOW_HEADER] = format_instant(self._clock.now())
                 headers["X-Content-Type-Options"] = "nosniff"
+                headers.setdefault("Content-Security-Policy", NOTHING_LOADED)
                 if scope["path"].startswith("/v1/"):
                     headers["Cache-Control"] = "no-store"
             await send(message)

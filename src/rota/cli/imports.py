@@ -198,11 +198,16 @@ async def _look_for_workers(rota: "Rota", found: Found) -> None:
     """Warn of shell jobs that no live worker would run."""
     from rota.importers.result import Warning_
 
-    pools = {entry.job.pool: entry for entry in found.imported.values() if entry.job.handler == SHELL}
-    served = {worker.pool for worker in await rota.fleet.workers(tenant_id=None) if SHELL in worker.handlers}
-    for pool in sorted(pools.keys() - served):
-        text = f"no live worker of the pool {pool!r} runs shell jobs: start one with `rota worker --allow-shell`"
-        found.warnings.append(Warning_(file=pools[pool].file, line=0, text=text))
+    wanted = {
+        (entry.job.pool, entry.job.tenant_id): entry for entry in found.imported.values() if entry.job.handler == SHELL
+    }
+    shells = [worker for worker in await rota.fleet.workers(tenant_id=None) if SHELL in worker.handlers]
+    for (pool, tenant_id), entry in sorted(wanted.items()):
+        if any(worker.pool == pool and worker.tenant_id in (None, tenant_id) for worker in shells):
+            continue
+        start = f"rota worker --allow-shell {tenant_id}"
+        text = f"no live worker of the pool {pool!r} runs shell jobs: start one with `{start}`"
+        found.warnings.append(Warning_(file=entry.file, line=0, text=text))
 
 
 def _done(

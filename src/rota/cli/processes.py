@@ -10,6 +10,7 @@ import typer
 from rota.cli.options import Call, command
 from rota.cli.signals import StopSignals
 from rota.cli.supervision import Ties, ties
+from rota.domain.job import DEFAULT_TENANT, check_name
 from rota.errors import InvalidInput, SetupFailed
 from rota.extras import require
 
@@ -76,7 +77,14 @@ async def worker(
     ] = None,
     concurrency: Concurrency = None,
     drain: Drain = None,
-    allow_shell: Annotated[bool, typer.Option("--allow-shell", help="Run shell jobs too, as this user.")] = False,
+    allow_shell: Annotated[
+        str | None,
+        typer.Option(metavar="TENANT", help="Run shell jobs too, and nobody's but this tenant's.", show_default=False),
+    ] = None,
+    shell_user: Annotated[
+        str | None,
+        typer.Option(metavar="USER", help="As whom shell jobs run. (default: this user)", show_default=False),
+    ] = None,
     allow_http: Annotated[bool, typer.Option("--allow-http", help="Call HTTP targets too.")] = False,
     no_register: Annotated[bool, typer.Option("--no-register", help="Leave the app's jobs as they stand.")] = False,
     name: Name = None,
@@ -92,6 +100,7 @@ async def worker(
 
     from rota.cli.workplace import workplace
     from rota.services.loop import run_together
+    from rota.worker.concealment import conceal, forget_credentials
     from rota.worker.handlers import HandlerRegistry
     from rota.worker.heart import Supervisor
 
@@ -99,14 +108,26 @@ async def worker(
         raise InvalidInput(
             "target",
             "is missing",
-            hint="give MODULE:app or FILE, or --allow-shell or --allow-http for jobs without code",
+            hint="give MODULE:app or FILE, or --allow-shell TENANT or --allow-http for jobs without code",
         )
     if allow_http:
         require("--allow-http", "worker")
-    settings = call.settings(name=name, pool=pool, concurrency=concurrency, drain_seconds=drain)
+    _check_shell(allow_shell, shell_user)
+    settings = call.settings(
+        name=name, pool=pool, concurrency=concurrency, drain_seconds=drain,
+        **({} if allow_shell is None else {"tenant": allow_shell}),
+    )  # fmt: skip
     call.logs(settings, usual=USUAL_LEVEL)
+    if allow_shell is not None:
+        forget_credentials()
+        if not conceal():
+            structlog.get_logger().warning("shell.unconcealed", hint="commands may look into it: give --shell-user")
     log = structlog.get_logger()
     app = load(target) if target is not None else None
+    # Over HTTP an app that names no tenant is the token's.
+    its_own = None if app is None or (settings.url and app.tenant_id == DEFAULT_TENANT) else app.tenant_id
+    if allow_shell is not None and its_own not in (None, allow_shell):
+        raise InvalidInput("allow-shell", f"names {allow_shell!r}, and the app's tenant is {its_own!r}")
     served = app.pool if app is not None and "pool" not in settings.model_fields_set else settings.pool
     gone = asyncio.Event()
     tied = ties()
@@ -118,8 +139,8 @@ async def worker(
                 tell_declared(await place.register(list(app.jobs.values()), app.tenant_id, source), source=source)
             registry = app.handlers if app is not None else HandlerRegistry()
             working = make_worker(
-                place, settings, registry, pool=served, target=target, allow_shell=allow_shell, allow_http=allow_http,
-                on_event=_log_ended,
+                place, settings, registry, pool=served, target=target, shell_of=allow_shell, shell_user=shell_user,
+                allow_http=allow_http, on_event=_log_ended,
             )  # fmt: skip
             _obey(signals, working, tied)
             info = working.info
@@ -128,6 +149,17 @@ async def worker(
     log.info(
         "worker.stopped", name=settings.name, **{str(outcome): count for outcome, count in working.stats.ended.items()}
     )
+
+
+def _check_shell(tenant_id: str | None, user: str | None) -> None:
+    """Refuse shell jobs of nobody in particular: whoever puts them may do what their user may."""
+    if tenant_id is None:
+        if user is not None:
+            raise InvalidInput("shell-user", "stands alone", hint="it is for --allow-shell TENANT")
+        return
+    if tenant_id.startswith("-"):
+        raise InvalidInput("allow-shell", "names no tenant", hint=f"such as --allow-shell {DEFAULT_TENANT}")
+    check_name("allow-shell", tenant_id)
 
 
 def name_of(app: "App", target: str | None) -> str:
@@ -227,11 +259,12 @@ def make_worker(
     *,
     pool: str,
     target: str | None,
-    allow_shell: bool = False,
+    shell_of: str | None = None,
+    shell_user: str | None = None,
     allow_http: bool = False,
     on_event: "Callable[[RunEvent], None] | None" = None,
 ) -> "Worker":
-    """Return a worker in this process, with a heart of its own."""
+    """Return a worker in this process, with a heart of its own; `shell_of` is the tenant whose commands it runs."""
     from rota.worker.desk import WorkerInfo
     from rota.worker.worker import Worker
 
@@ -241,7 +274,7 @@ def make_worker(
         pool=pool,
         handlers=registry.names,
         concurrency=settings.concurrency,
-        tenant_id=place.tenant_id,
+        tenant_id=shell_of or place.tenant_id,
     )
     return Worker(
         place.desk,
@@ -251,7 +284,8 @@ def make_worker(
         place.heart,
         drain_time=settings.drain_time,
         target=target,
-        allow_shell=allow_shell,
+        allow_shell=shell_of is not None,
+        shell_user=shell_user,
         http=_http_targets(place, settings) if allow_http else None,
         on_event=on_event,
     )

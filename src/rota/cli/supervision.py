@@ -16,6 +16,7 @@ from typing import Final
 
 from rota.clock import SystemClock
 from rota.worker.backoff import Backoff
+from rota.worker.concealment import conceal
 
 MARGIN: Final = 1.0
 """Seconds after its drain time at which a worker is ended from outside."""
@@ -74,6 +75,7 @@ def supervise(*, drain: float) -> int | None:
     """
     if not _STATE.is_allowed or sys.platform != "linux" or threading.active_count() > 1:
         return None
+    conceal()  # the environment from which the worker is started again may hold a token
     # What `nohup` or a shell has turned off stays so.
     stops = {number for number in _STOP if signal.getsignal(number) is not signal.SIG_IGN}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*stops, *_OTHER})

@@ -17,6 +17,8 @@ from rota.errors import InvalidInput
 
 LONGEST_LEASE: Final = timedelta(hours=1)
 NAME_LIMIT: Final = 200
+JOINERS: Final = "\u200c\u200d"
+"""Unseen characters that belong to a script or to an emoji."""
 """The most characters in a tenant's, job's, pool's or handler's name."""
 PAYLOAD_LIMIT: Final = 256 * 1024
 """The most bytes of a payload, as compact JSON in UTF-8."""
@@ -203,6 +205,16 @@ def check_name(name: str, value: object) -> None:
         raise InvalidInput(name, "begins or ends with a blank")
     if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in value):
         raise InvalidInput(name, "holds a control character")
+
+
+def check_visible(name: str, value: str) -> None:
+    """Refuse a name with characters that nobody sees, or that turn the text around them: it would look like another.
+
+    Asked of what is new alone: what has such a name already can be looked at, changed and deleted.
+    """
+    for character in value:
+        if unicodedata.category(character) == "Cf" and character not in JOINERS:
+            raise InvalidInput(name, f"holds U+{ord(character):04X}, which cannot be seen")
 
 
 def check_limit_name(field_name: str, value: object) -> None:

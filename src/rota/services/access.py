@@ -17,7 +17,7 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain.instants import format_instant, future_instant
-from rota.domain.job import NAME_LIMIT, PAYLOAD_LIMIT, check_name, check_text, check_whole
+from rota.domain.job import NAME_LIMIT, PAYLOAD_LIMIT, check_name, check_text, check_visible, check_whole
 from rota.domain.token_text import SECRET_BYTES, is_token_id, parse_token, token_of
 from rota.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded, Unauthorized
 from rota.services.quota import Quotas
@@ -73,7 +73,9 @@ class Access:
         Forbidden; QuotaExceeded.
         """
         check_name("tenant_id", tenant_id)
+        check_visible("tenant_id", tenant_id)
         check_text("name", name, limit=NAME_LIMIT)
+        check_visible("name", name)
         now = self._clock.now()
         until = None if expires_at is None else future_instant(expires_at, "expires_at", now=now)
         text = token_of(secrets.token_bytes(8 + SECRET_BYTES))

@@ -103,12 +103,16 @@ class Completion:
         """Return the states of runs whose reports are repeated: recorded already, with the same outcome."""
         before = await claims.recorded(self._database, [report.key for report in missing])
         again: dict[UUID, RunState] = {}
+        refused: list[Report] = []
         for report in missing:
             outcome, state = before.get(report.key.token, (None, None))
             if outcome is report.outcome and state is not None:
                 again[report.key.token] = state
             else:
-                log.warning("report.refused", run_id=str(report.key.run_id), outcome=report.outcome)
+                refused.append(report)
+        if refused:
+            # One line for all of them: strangers may report what they like, over the callbacks of targets.
+            log.info("reports.refused", reports=len(refused), run_id=str(refused[0].key.run_id))
         return again
 
     def _tell(self, ended: Sequence[Ended], verdicts: Sequence[Verdict], settled: Mapping[UUID, RunState]) -> None:

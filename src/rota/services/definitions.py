@@ -14,7 +14,7 @@ from rota.domain.addresses import NOTHING_ALLOWED, Allowed
 from rota.domain.http_target import URL_LIMIT, check_target, is_target
 from rota.domain.ids import job_uid
 from rota.domain.instants import future_instant
-from rota.domain.job import NAME_LIMIT, Job, JobName, check_name, check_text
+from rota.domain.job import NAME_LIMIT, Job, JobName, check_name, check_text, check_visible
 from rota.domain.merge_patch import patched
 from rota.domain.ownership import CODE, OPERATOR
 from rota.errors import Conflict, DatabaseUnavailable, InvalidInput, Locked, NotFound, VersionConflict
@@ -401,6 +401,10 @@ class Definitions:
         plan = plan_puts(ordered, standing, last, if_version=if_version, pause_new=pause_new, now=now, by=by)
         for job in (write.job for write in plan.writes):
             check_size(job.payload, quotas.get(job.tenant_id), of_job="" if len(jobs) == 1 else job.job_id)
+        for job in plan.created:
+            for field_name, value in (("job_id", job.job_id), ("tenant_id", job.tenant_id), ("pool", job.pool)):
+                check_visible(field_name, value)
+            check_visible("handler", job.handler)
         if plan.created:
             await check_job_quota(tx, Counter(job.tenant_id for job in plan.created))
         for before in plan.overtaken:

@@ -22,6 +22,8 @@ SUMMARY_LIMIT: Final = 500
 _PASSWORD: Final = re.compile(
     r"""
       (://[^\s:/?#@]*:) [^\s/]+ (?=@)   # scheme://user:password@
+      # the same with blanks in it, of databases: elsewhere it would be a port, and prose with an @
+    | (\b(?:postgres(?:ql)?|mysql|mariadb|rediss?|amqps?|mongodb)(?:\+\w{1,20})?://[^\s:/?#@]+:) [^\n/@]{1,200} (?=@)
     | ([?&](?:ssl)?password=) [^\s&"]*  # a parameter of a URL
     | (password[ \t]*=(?!=)[ \t]*)       # libpq's key = value, PGPASSWORD in an environment, a call's argument
       (?: '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*" | ((?:[^\s\\]+|\\.)+) )
@@ -141,8 +143,8 @@ def mask_secrets(text: str) -> str:
 
 def _masked(found: re.Match[str]) -> str:
     """Return what stands for a password; brackets and commas behind a bare word belong to the code around it."""
-    bare = found[4] or ""
-    return f"{found[1] or ''}{found[2] or ''}{found[3] or ''}***{bare[len(bare.rstrip('),;]}')) :]}"
+    bare = found[5] or ""
+    return f"{found[1] or found[2] or ''}{found[3] or ''}{found[4] or ''}***{bare[len(bare.rstrip('),;]}')) :]}"
 
 
 def _is_large(value: object) -> bool:

@@ -25,6 +25,7 @@ from rota.domain.attempt import LeaseKey, Report
 from rota.errors import DatabaseUnavailable
 from rota.worker import baton, frames, parting
 from rota.worker.backoff import Backoff
+from rota.worker.concealment import conceal
 from rota.worker.desk import Desk
 from rota.worker.lease_book import LONGEST_INTERVAL, LeaseBook
 from rota.worker.line_writer import LineWriter, write_out
@@ -372,5 +373,6 @@ if __name__ == "__main__":
     # The worker decides when its heart stops: by a goodbye, or by its end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    conceal()  # it knows what proves the worker
     asyncio.run(_main())
     write_out()

@@ -2,11 +2,14 @@
 
 The payload is {"command": str, "environment": {name: value}, "stdin": str or null, "shell": path}; only `command` must
 be there. The command finds its run in ROTA_JOB_ID, ROTA_SCHEDULED_FOR, ROTA_RUN_ID and ROTA_ATTEMPT.
+
+A command may do whatever the user may as whom it runs: whoever puts a tenant's jobs is trusted with that.
 """
 
 import asyncio
 import contextlib
 import os
+import pwd
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ from typing import Any, Final, Self
 
 import structlog
 
-from rota.errors import GiveUp
+from rota.errors import GiveUp, SetupFailed
 from rota.worker.context import RunContext
 from rota.worker.ending import PlainFailure
 from rota.worker.handlers import SHELL, Handler
@@ -25,6 +28,9 @@ DEFAULT_SHELL: Final = "/bin/sh"
 
 _KEYS: Final = frozenset({"command", "environment", "stdin", "shell", "user"})
 """`user` is what a system crontab named: kept for people, since the command runs as the worker's user."""
+
+PASSWORDS: Final = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE"})
+"""By which the worker itself may come to its database."""
 
 KEPT_OUTPUT: Final = 4096
 """Bytes of a failed command's output that are kept, from its end."""
@@ -81,6 +87,31 @@ class Command:
                 raise GiveUp(f"payload.environment: {name!r} must be a name with a text, both without NUL")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Somebody else, as whom commands run."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Return a user of this system. Raises SetupFailed where there is none, or we may not become it."""
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            raise SetupFailed(f"there is no user {name!r} here", hint="make one that owns nothing") from None
+        if os.geteuid() not in (0, found.pw_uid):
+            raise SetupFailed(f"commands cannot run as {name!r}", hint="that takes a worker that was started by root")
+        return cls(name=name, uid=found.pw_uid, gid=found.pw_gid, home=found.pw_dir)
+
+    def as_whom(self) -> dict[str, Any]:
+        """Return what starts a process as this user, in its own group and no other."""
+        return {} if os.geteuid() == self.uid else {"user": self.uid, "group": self.gid, "extra_groups": ()}
+
+
 class ShellHandler:
     """Runs a command in a process group of its own. Cancelled, it ends the whole group before it returns.
 
@@ -89,8 +120,10 @@ class ShellHandler:
     its output elsewhere.
     """
 
-    def __init__(self, groups: ProcessGroups) -> None:
+    def __init__(self, groups: ProcessGroups, *, tenant_id: str | None = None, user: str | None = None) -> None:
         self._groups = groups
+        self._tenant_id = tenant_id
+        self._user = None if user is None else User.named(user)
         self._background: dict[int, asyncio.Task[None]] = {}
 
     def as_handler(self) -> Handler:
@@ -103,17 +136,20 @@ class ShellHandler:
             self._end_background(group)
 
     async def __call__(self, run: RunContext) -> None:
+        if self._tenant_id not in (None, run.tenant_id):
+            raise GiveUp(f"this worker runs commands of tenant {self._tenant_id!r} alone")
         command = Command.of(run.payload)
         tail = bytearray()
         with _stdin_of(command) as stdin, _output() as (output, voice):
             try:
                 process = await asyncio.create_subprocess_exec(
                     *(command.shell, "-c", command.command),
-                    env=_environment(command, run),
+                    env=_environment(command, run, self._user),
                     stdin=stdin,
                     stdout=voice,
                     stderr=voice,
                     start_new_session=True,
+                    **(self._user.as_whom() if self._user is not None else {}),
                 )
             except OSError as error:
                 raise PlainFailure(f"the command could not be started with {command.shell}: {error}") from error
@@ -187,11 +223,14 @@ def _stdin_of(command: Command) -> Iterator[int]:
         yield file.fileno()
 
 
-def _environment(command: Command, run: RunContext) -> dict[str, str]:
-    # The worker's own settings stay with it: a database URL may be among them.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
+def _environment(command: Command, run: RunContext, user: User | None) -> dict[str, str]:
+    # The worker's own settings stay with it: credentials may be among them.
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("ROTA_") and name not in PASSWORDS
+    }
     return {
         **inherited,
+        **({} if user is None else {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}),
         **command.environment,
         "ROTA_JOB_ID": run.job_id,
         "ROTA_SCHEDULED_FOR": run.scheduled_for.isoformat(),

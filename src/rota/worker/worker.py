@@ -66,7 +66,8 @@ _log = structlog.get_logger(__name__)
 class Worker:
     """One worker: `run` works until `request_stop` is called, or the caller cancels it.
 
-    `info.handlers` is what the worker asks for; with `allow_shell` it knows shell commands too. With `http` it knows
+    `info.handlers` is what the worker asks for; with `allow_shell` it knows shell commands too, those of its tenant,
+    and runs them as `shell_user`. With `http` it knows
     HTTP targets, and closes that at its end. `target` tells child processes where the app is. `on_event` is called in
     the event loop when an attempt starts and when it has ended.
     """
@@ -82,11 +83,12 @@ class Worker:
         drain_time: timedelta = DRAIN_TIME,
         target: str | None = None,
         allow_shell: bool = False,
+        shell_user: str | None = None,
         http: "HttpHandler | None" = None,
         on_event: Callable[[RunEvent], None] | None = None,
     ) -> None:
         self._desk = desk
-        self._shell = ShellHandler(heart) if allow_shell else None
+        self._shell = ShellHandler(heart, tenant_id=info.tenant_id, user=shell_user) if allow_shell else None
         self._registry = registry.plus(self._shell.as_handler()) if self._shell is not None else registry
         if http is not None:
             self._registry = self._registry.plus(http.as_handler())
