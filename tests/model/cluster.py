@@ -57,7 +57,7 @@ class Cluster:
         return self._runner.run(coroutine)
 
     async def _empty(self) -> None:
-        tables = "job schedule run pending lease attempt dead skipped scheduler worker"
+        tables = "job schedule run pending lease attempt dead skipped scheduler worker permit bucket saving"
         async with self.kit.database.transaction() as tx:
             for table in tables.split():
                 await tx._raw.execute(f"DELETE FROM rota.{table}")  # noqa: S608 - words of this line
@@ -75,7 +75,7 @@ class Cluster:
         covered = set[int]().union(*owned)
         assert sum(map(len, owned)) == len(covered), "a shard has two owners"
         for process in self.schedulers.values():
-            for service in (process.upkeep, process.reaper, process.scheduler):
+            for service in (process.upkeep, process.reaper, process.scheduler, process.limit_keeper):
                 await self.exhaust(service)
         return covered
 
@@ -143,7 +143,7 @@ _KEYS = "j.shard = x.shard AND j.job_uid = x.job_uid"
 _RUNS = """
 SELECT j.job_id || repeat('+', j.generation) AS job_id, x.scheduled_for, v.state,
        coalesce(l.attempt, p.attempt, x.attempt) AS attempt,
-       p.gate = 'open' AS open, p.available_at, l.token
+       p.gate IN ('open', 'limit') AS open, p.available_at, l.token
   FROM rota.run x JOIN rota.job j ON j.shard = x.shard AND j.job_uid = x.job_uid
   JOIN rota.job_run v ON v.shard = x.shard AND v.job_uid = x.job_uid AND v.scheduled_for = x.scheduled_for
   LEFT JOIN rota.pending p ON p.shard = x.shard AND p.job_uid = x.job_uid AND p.scheduled_for = x.scheduled_for

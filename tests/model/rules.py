@@ -15,6 +15,7 @@ from rota.domain.misfire import COUNT_LIMIT
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 AGEING: Final = timedelta(minutes=1)
 NOTHING: Final = timedelta(0)
+NO_GRACE: Final = timedelta(microseconds=-1)
 
 State = Literal["pending", "running", "succeeded", "dead", "cancelled"]
 Policy = Literal["skip", "fire_once", "catch_up_3", "catch_up_2_within_a_minute"]
@@ -69,6 +70,7 @@ class ModelLease:
     waited_since: datetime
     expires_at: datetime
     duration: timedelta
+    has_turn: bool
 
 
 @dataclass(slots=True)
@@ -145,6 +147,8 @@ class Model:
         job = self.jobs[job_id]
         if job.paused and drop:
             self._drop(job_id, "paused")
+        elif job.paused and job.next_slot <= self.now:
+            self._fire(job_id, job, after_a_pause=True)
         job.paused, job.dead_since = False, self.now
 
     def delete(self, job_id: str) -> int:
@@ -203,19 +207,21 @@ class Model:
     def _is_useless(self, run: ModelRun) -> bool:
         return run.deadline_at is not None and run.deadline_at <= self.now
 
-    def _fire(self, job_id: str, job: ModelJob) -> None:
+    def _fire(self, job_id: str, job: ModelJob, *, after_a_pause: bool = False) -> None:
+        """What a pause held back was missed, however short it was; what a scheduler is late with has a grace."""
         due = job.definition.due(job.next_slot, self.now)
-        kept = self._kept(job.definition, due)
+        kept = self._kept(job.definition, due, grace=NO_GRACE if after_a_pause else job.definition.grace)
         dropped = due[: len(due) - len(kept)]
         if dropped:
-            self.ledger.add(Entry(job_id, dropped[0], dropped[-1], counted(dropped), "misfire"))
+            reason = "paused" if after_a_pause else "misfire"
+            self.ledger.add(Entry(job_id, dropped[0], dropped[-1], counted(dropped), reason))
         if (patience := job.definition.start_deadline) is not None:
             late = [slot for slot in kept if slot + patience <= self.now]
             for slot in late:
                 self.ledger.add(Entry(job_id, slot, slot, 1, "start_deadline"))
             kept = kept[len(late) :]
         if job.definition.overlap == "skip" and kept:
-            busy = any(run.state in ("pending", "running") for run in self.runs_of(job_id))
+            busy = any(self._lives(slot, run) for (owner, slot), run in self.runs.items() if owner == job_id)
             stays = [] if busy else kept[-1:]
             for slot in kept[: len(kept) - len(stays)]:
                 self.ledger.add(Entry(job_id, slot, slot, 1, "overlap"))
@@ -233,12 +239,19 @@ class Model:
                 )
         job.next_slot = job.definition.after(self.now)
 
-    def _kept(self, definition: Definition, due: list[datetime]) -> list[datetime]:
-        if self.now - due[0] <= definition.grace:
+    def _lives(self, slot: datetime, run: ModelRun) -> bool:
+        """A run lives from its slot on, whatever delays it then; one that is wanted at a slot to come does not yet."""
+        if run.state == "pending":
+            assert run.available_at is not None
+            return min(slot, run.available_at) <= self.now
+        return run.state == "running"
+
+    def _kept(self, definition: Definition, due: list[datetime], *, grace: timedelta) -> list[datetime]:
+        if self.now - due[0] <= grace:
             return due
         match definition.policy:
             case "skip":
-                return [slot for slot in due if self.now - slot <= definition.grace]
+                return [slot for slot in due if self.now - slot <= grace]
             case "fire_once":
                 return due[-1:]
             case "catch_up_3":
@@ -284,14 +297,33 @@ class Model:
         return run.since - EPOCH - run.priority * AGEING
 
     def ready(self) -> list[Key]:
-        """Return the runs that a worker can have, best first."""
-        waiting = [(key, run) for key, run in self.runs.items() if run.state == "pending" and run.open]
-        return sorted((key for key, run in waiting if not self._is_useless(run)), key=self.rank)
+        """Return the runs that a worker can have, best first: of a job whose runs take turns no more than one."""
+        waiting = sorted((key for key in self.runs if self.may_start(key)), key=self.rank)
+        seen: set[str] = set()
+        found = []
+        for job_id, slot in waiting:
+            if not self.takes_turns(job_id) or job_id not in seen:
+                found.append((job_id, slot))
+            seen.add(job_id)
+        return found
+
+    def may_start(self, key: Key) -> bool:
+        run = self.runs[key]
+        if run.state != "pending" or not run.open or self._is_useless(run):
+            return False
+        return not self.takes_turns(key[0]) or not any(
+            other.lease is not None and other.lease.has_turn for other in self.runs_of(key[0])
+        )
+
+    def takes_turns(self, job_id: str) -> bool:
+        return self.jobs[job_id].definition.overlap == "skip"
 
     def claim(self, key: Key, token: UUID) -> None:
         run, lease = self.runs[key], self.jobs[key[0]].definition.lease
         assert run.since is not None
-        run.lease = ModelLease(token, run.charged + 1, run.since, self.now + lease, lease)
+        run.lease = ModelLease(
+            token, run.charged + 1, run.since, self.now + lease, lease, has_turn=self.takes_turns(key[0])
+        )
         run.state, run.deadline_at = "running", None
 
     def renew(self, key: Key, token: UUID) -> datetime | None:
