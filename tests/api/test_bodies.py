@@ -105,3 +105,19 @@ def test_a_path_that_is_no_text_is_refused() -> None:
 
 def test_openapi_knows_the_fields_of_a_job() -> None:
     assert DEFINITION["properties"].keys() == {spec.name for spec in fields(Job)}
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "reason"),
+    [
+        (b'{"handler": "a", "pool": "p", "handler": "b"}', "handler", "is given twice"),
+        (b'{"jobs": [{"job_id": "a"}, {"payload": {"n": 1, "n": 2}}]}', "jobs.1.payload.n", "is given twice"),
+        (b'{"jobs": [{"payload": {"text": "a\\u0000"}}]}', "jobs.0.payload.text", "holds a NUL"),
+        (b'{"payload": {"n": [1, 1e999]}}', "payload.n.1", "too large"),
+        (b'"\\ud800"', "body", "surrogate"),
+    ],
+)
+def test_a_refusal_names_the_path_in_the_body(text: bytes, field: str, reason: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        parse(text)
+    assert (refusal.value.field, reason in refusal.value.reason) == (field, True)

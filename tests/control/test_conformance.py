@@ -207,6 +207,22 @@ async def test_many_jobs_and_runs_are_counted_first_and_then_changed(controls: C
         await refused(Forbidden, call)
 
 
+async def test_skipped_slots_of_all_jobs_have_pages(controls: Controls, rota_kit: RotaKit) -> None:
+    control = controls.master
+    await control.put_jobs([Job(job_id=f"j{n}", handler="h", schedule=rota.every("1m")) for n in range(3)])
+    await rota_kit.tick()
+    rota_kit.clock.advance(301)
+    await rota_kit.advance(2)
+    first = await control.skipped_slots(limit=2, reason="misfire")
+    rest = await control.skipped_slots(limit=2, reason="misfire", cursor=first.next_cursor)
+    assert sorted(part.job_id for part in (*first.skipped, *rest.skipped)) == ["j0", "j1", "j2"]
+    assert rest.next_cursor is None
+    assert (await control.skipped_slots(since=FAR)).skipped == ()
+    assert (await controls.stranger.skipped_slots()).skipped == ()
+    await refused(InvalidInput, control.skipped_slots(reason="boredom"), field="reason")
+    await refused(InvalidCursor, control.skipped_slots(cursor=first.next_cursor), field="cursor")
+
+
 async def test_a_tenant_is_frozen_by_itself_and_everything_by_an_operator(
     controls: Controls, rota_kit: RotaKit
 ) -> None:

@@ -116,12 +116,15 @@ def parse(content: bytes) -> Any:
     if _has_too_many_values(content):
         raise TooLarge("body", f"has more than {VALUES_LIMIT:,} values", hint="send it in parts")
     try:
-        value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object_of)
     except RecursionError:
         raise InvalidInput("body", f"is nested more than {DEPTH_LIMIT} deep") from None
     except ValueError as error:
         raise Malformed("body", f"is not JSON: {str(error)[:200]}") from None
-    _check(value, depth=0)
+    try:
+        _check(value, depth=0)
+    except _Refused as refused:
+        raise InvalidInput(".".join(reversed(refused.path)) or "body", refused.reason) from None
     return value
 
 
@@ -152,30 +155,67 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number that JSON knows")
 
 
+class _Repeated(dict[str, Any]):
+    """An object in which a name stands twice: which of both is meant nobody knows."""
+
+    name: str = ""
+
+
+class _Refused(Exception):
+    """A part of a body that nobody takes; `path` leads to it, from its end to its beginning."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    repeated = _Repeated(value)
+    names = [name for name, _ in pairs]
+    repeated.name = next(name for name in names if names.count(name) > 1)
+    return repeated
+
+
 def _check(value: object, *, depth: int) -> None:
-    """Refuse texts with NUL or half a surrogate pair, numbers beyond all bounds, and deep nesting."""
+    """Refuse texts with NUL or half a surrogate pair, names given twice, numbers beyond bounds, and deep nesting."""
     if depth > DEPTH_LIMIT:
         raise InvalidInput("body", f"is nested more than {DEPTH_LIMIT} deep")
     match value:
         case str():
             _check_text(value)
         case float() if not math.isfinite(value):
-            raise InvalidInput("body", "holds a number that is too large")
+            raise _Refused("is a number that is too large")
+        case _Repeated():
+            refused = _Refused("is given twice")
+            refused.path.append(value.name)
+            raise refused
         case dict():
             for name, member in value.items():
-                _check_text(name)
-                if name not in CLEANED or not isinstance(member, str):
-                    _check(member, depth=depth + 1)
+                try:
+                    _check_text(name)
+                    if name not in CLEANED or not isinstance(member, str):
+                        _check(member, depth=depth + 1)
+                except _Refused as refused:
+                    refused.path.append(name)
+                    raise
         case list():
-            for member in value:
-                _check(member, depth=depth + 1)
+            for number, member in enumerate(value):
+                try:
+                    _check(member, depth=depth + 1)
+                except _Refused as refused:
+                    refused.path.append(str(number))
+                    raise
 
 
 def _check_text(text: str) -> None:
     if "\x00" in text:
-        raise InvalidInput("body", "holds a NUL character")
+        raise _Refused("holds a NUL character")
     # The quick way to find what the slow way would look for in every character.
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidInput("body", "holds half of a surrogate pair, which is not text") from None
+        raise _Refused("holds half of a surrogate pair, which is not text") from None

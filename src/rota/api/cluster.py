@@ -9,6 +9,7 @@ from rota.services.completion import Completion
 from rota.services.dispatch import Dispatch
 from rota.services.fleet import Fleet
 from rota.services.hints import Hints
+from rota.services.history import History
 from rota.wire.control import Control
 
 
@@ -27,6 +28,8 @@ class Cluster(Protocol):
     def completion(self) -> Completion: ...
     @property
     def fleet(self) -> Fleet: ...
+    @property
+    def history(self) -> History: ...
 
     def control(self, principal: Principal) -> Control:
         """Return the control protocol for one principal."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Body, Query
-from pydantic import WithJsonSchema
+from pydantic import AwareDatetime, WithJsonSchema
 from starlette.responses import Response
 
 from rota.api.body import BATCH_BODY_LIMIT
@@ -27,6 +27,7 @@ from rota.wire.jobs import (
     PutAnswers,
     ResumeQuestion,
     SkippedList,
+    SkippedPage,
 )
 from rota.wire.work import BATCH_LIMIT
 
@@ -62,6 +63,7 @@ def register(routes: Routes) -> None:
         "POST", "/v1/jobs/{job_id:segment}/resume", resume_job, needs="jobs:write", gives=JobDocument,
         problems=(404, 409),
     )  # fmt: skip
+    routes.add("GET", "/v1/slots/skipped", list_skipped_of_all, needs="read", gives=SkippedPage)
     routes.add(
         "GET", "/v1/jobs/{job_id:segment}/skipped", list_skipped, needs="read", gives=SkippedList, problems=(404,)
     )
@@ -148,6 +150,18 @@ async def list_jobs(
         limit=limit, cursor=cursor,
     )  # fmt: skip
     return answer(page)
+
+
+async def list_skipped_of_all(
+    call: Caller,
+    reason: Text = "",
+    since: AwareDatetime | None = None,
+    until: AwareDatetime | None = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 50,
+    cursor: Text | None = None,
+) -> Response:
+    """Return the slots of all jobs that made no run, latest entries first; without `since` those of the last day."""
+    return answer(await call.control.skipped_slots(reason=reason, since=since, until=until, limit=limit, cursor=cursor))
 
 
 async def pause_job(call: Caller, job_id: JobId, question: PauseQuestion | None = None) -> Response:

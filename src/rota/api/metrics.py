@@ -1,6 +1,6 @@
 """Numbers for Prometheus: calls of this process, and the cluster's depths and ages as they are at the scrape."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -14,6 +14,9 @@ from rota.services.fleet import Flow
 
 CALLER_LEFT: Final = 499
 """Counted as the status of a call whose caller left before it could be answered; no such answer is sent."""
+
+SETTLED_AFTER: Final = timedelta(seconds=30)
+"""What was to be entered into the slot ledger so long ago is there, or never will be."""
 
 LIMITS_SHOWN: Final = 200
 """The most limits that make series of their own, the fullest first."""
@@ -52,11 +55,17 @@ class Metrics:
         self.tick_age = Gauge("rota_tick_age_seconds", "Seconds since a scheduler last ticked", registry=own)
         self.claim_age = Gauge("rota_claim_age_seconds", "Seconds since a claim last succeeded", registry=own)
 
+        self.skipped = Counter(
+            "rota_slots_skipped", "Slots that made no run since this process began", ["reason"], registry=own
+        )
+        self._skipped_upto: datetime | None = None
+
     async def scrape(self) -> bytes:
         """Return all metrics as text. Raises DatabaseUnavailable."""
         stats = await self._cluster.fleet.stats(tenant_id=None)
         health = await self._cluster.fleet.health()
         self._show(await self._cluster.fleet.flow(limits=LIMITS_SHOWN))
+        await self._count_skipped()
         self.waiting.clear()
         for depth in stats.waiting:
             self.waiting.labels(depth.pool, depth.gate).set(depth.runs)
@@ -68,6 +77,14 @@ class Metrics:
         for gauge, age in ((self.tick_age, tick_age), (self.claim_age, claim_age)):
             gauge.set(float("nan") if age is None else age)
         return generate_latest(self.registry)
+
+    async def _count_skipped(self) -> None:
+        """Count what was entered into the slot ledger since the last scrape, less what may not have committed yet."""
+        until = self._cluster.clock.now() - SETTLED_AFTER
+        since, self._skipped_upto = self._skipped_upto or until, max(until, self._skipped_upto or until)
+        if since < until:
+            for count in await self._cluster.history.skipped_counts(since=since, until=until):
+                self.skipped.labels(count.reason).inc(count.slots)
 
     def _show(self, flow: Flow) -> None:
         """Set the gauges of what waits for what."""

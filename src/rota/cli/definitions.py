@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rota.cli.options import duration_of, instant_of, object_of
 from rota.domain.job import DEFAULT_TENANT, Job, costs_of_one
+from rota.domain.json_value import object_of as unique
 from rota.domain.misfire import CatchUp, FireOnce, Misfire, Skip, misfire_to_json
 from rota.domain.schedule import Schedule, cron, every, once, schedule_to_json
 from rota.errors import InvalidInput
@@ -60,7 +61,7 @@ def read_bytes(source: str, *, limit: int) -> bytes:
 def _read_json(source: str) -> Any:
     data = read_bytes(source, limit=FILE_LIMIT)
     try:
-        return json.loads(data.decode("utf-8"))
+        return json.loads(data.decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise InvalidInput("file", f"{source!r} is not JSON: {error}") from None
 

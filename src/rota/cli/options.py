@@ -27,6 +27,7 @@ from rota.cli.supervision import supervise
 from rota.clock import SystemClock
 from rota.domain.duration import parse_duration
 from rota.domain.instants import parse_instant
+from rota.domain.json_value import object_of as unique
 from rota.errors import InvalidInput
 from rota.worker.line_writer import write_out
 
@@ -298,7 +299,9 @@ def object_of(text: str | None, *, field: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=unique)
+    except InvalidInput as error:
+        raise error.at(field) from None
     except (ValueError, RecursionError) as error:
         raise InvalidInput(field, f"is not JSON: {error}") from None
     if not isinstance(value, dict):

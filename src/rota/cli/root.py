@@ -19,6 +19,7 @@ from rota.cli import (
     pools,
     processes,
     runs,
+    slots,
     tenants,
     tokens,
     workers,
@@ -72,6 +73,7 @@ api.register(app)
 next_slots.register(app)
 jobs.register(app)
 runs.register(app)
+slots.register(app)
 dead.register(app)
 imports.register(app)
 workers.register(app)

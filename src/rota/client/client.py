@@ -37,6 +37,7 @@ from rota.wire.jobs import (
     ResumeQuestion,
     SkippedDocument,
     SkippedList,
+    SkippedPage,
     SlotsAnswer,
 )
 from rota.wire.runs import (
@@ -285,6 +286,22 @@ class Client(FlowCalls, BulkCalls, FreezeCalls, WorkerCalls):
         """Return a job's part of the slot ledger, latest first. Raises NotFound."""
         said = await self._call("GET", f"{_job(job_id)}/skipped", query={"limit": limit}, answer=SkippedList)
         return list(said.skipped)
+
+    async def skipped_slots(
+        self,
+        *,
+        reason: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> SkippedPage:
+        """Return the slots of all jobs that made no run, noted within the last day unless `since` is given.
+
+        Raises InvalidInput, InvalidCursor.
+        """
+        query = {"reason": reason, "since": since, "until": until, "limit": limit, "cursor": cursor}
+        return await self._call("GET", "/v1/slots/skipped", query=query, answer=SkippedPage)
 
     async def replay_run(self, run_id: UUID) -> RunDetail:
         """Send one dead letter back to the queue. Raises NotFound, NotDead."""

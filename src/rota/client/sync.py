@@ -155,6 +155,7 @@ class SyncClient:
     list_runs = blocking(Client.list_runs)
     get_run = blocking(Client.get_run)
     skipped = blocking(Client.skipped)
+    skipped_slots = blocking(Client.skipped_slots)
     replay_run = blocking(Client.replay_run)
     replay_runs = blocking(Client.replay_runs)
     cancel_run = blocking(Client.cancel_run)

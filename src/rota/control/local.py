@@ -17,6 +17,7 @@ from rota.control.flow import FlowControl
 from rota.control.freeze import FreezeControl
 from rota.control.pages import check_limit, cut, within_bytes
 from rota.control.slots import preview_slots, stored_slots
+from rota.domain.ids import run_id
 from rota.domain.job import Job
 from rota.domain.run import RunState
 from rota.domain.run_filter import RunFilter
@@ -42,6 +43,8 @@ from rota.wire.jobs import (
     Missed,
     PutAnswer,
     SkippedDocument,
+    SkippedOfJobDocument,
+    SkippedPage,
     SlotsAnswer,
 )
 from rota.wire.runs import (
@@ -196,6 +199,26 @@ class LocalControl(FlowControl, BulkControl, FreezeControl):
         await self._parts.definitions.get(job_id, tenant_id=tenant_id)
         found = await self._parts.history.skipped(job_id, tenant_id=tenant_id, limit=limit)
         return list(documents(SkippedDocument, found))
+
+    async def skipped_slots(
+        self, *, reason: str = "", since: datetime | None = None, until: datetime | None = None, limit: int = 50,
+        cursor: str | None = None,
+    ) -> SkippedPage:  # fmt: skip
+        tenant_id = self._tenant("read")
+        check_limit(limit)
+        window = RunFilter(since=since, until=until)
+        cursors = Cursors(kind="skipped", chosen_by=(tenant_id, reason, window.since, window.until))
+        found = await self._parts.history.skipped_of_all(
+            tenant_id=tenant_id, reason=reason, since=window.since, until=window.until,
+            before=None if cursor is None else cursors.entry(cursor), limit=limit + 1,
+        )  # fmt: skip
+        page, more = cut(found, limit)
+        return SkippedPage(
+            skipped=documents(SkippedOfJobDocument, page),
+            next_cursor=cursors.after_entry(page[-1].recorded_at, run_id(page[-1].job_uid, page[-1].first_slot))
+            if more
+            else None,
+        )
 
     async def replay_run(self, run_id: UUID) -> RunDetail:
         tenant_id = self._tenant("runs:operate")

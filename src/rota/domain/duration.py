@@ -45,3 +45,10 @@ def format_duration(length: timedelta) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def duration_words(length: timedelta) -> str:
+    """Write any length for people; what `format_duration` cannot write is told in seconds."""
+    if length < timedelta() or length % timedelta(milliseconds=1):
+        return f"{length.total_seconds():.6f}".rstrip("0").rstrip(".") + "s"
+    return format_duration(length)

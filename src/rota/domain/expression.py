@@ -226,7 +226,10 @@ def _refuse_count(parts: list[str], *, seconds: bool) -> NoReturn:
     elif any(part.startswith(",") or part.endswith(",") for part in parts):
         hint = "a list has no blanks inside: 5,10"
     elif len(parts) == 6 and not seconds:
-        hint = "a leading field of seconds must be asked for with seconds=True; a user or a year has no place here"
+        hint = (
+            "a leading field of seconds must be asked for (seconds=True, on the command line --seconds);"
+            " a user or a year has no place here"
+        )
     _refuse(f"needs {wanted}, has {len(parts)}", hint)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from rota.domain.duration import duration_words
 from rota.domain.http_target import HTTP, looks_like_a_url, parse_target
 from rota.domain.json_value import DEPTH_LIMIT, has_half_pair, json_text
 from rota.domain.misfire import DEFAULT_GRACE, FireOnce, Misfire, misfire_from_json, misfire_to_json
@@ -302,7 +303,9 @@ def _check_duration(name: str, value: object, low: timedelta, high: timedelta) -
     if not isinstance(value, timedelta):
         raise InvalidInput(name, f"must be a timedelta, not {value!r}")
     if not low <= value <= high:
-        raise InvalidInput(name, f"must be from {low} to {high}, not {value}")
+        raise InvalidInput(
+            name, f"must be from {duration_words(low)} to {duration_words(high)}, not {duration_words(value)}"
+        )
     if value % _MILLISECOND:
         # What a column would cut off would look like an edit at every put of the same definition.
         raise InvalidInput(name, "has a part finer than a millisecond", hint="durations are whole milliseconds")

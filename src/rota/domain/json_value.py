@@ -51,3 +51,13 @@ def _check(field: str, value: object, *, depth: int) -> None:
         case list() | tuple():
             for part in value:
                 _check(field, part, depth=depth + 1)
+
+
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, as `json.loads` has it made. Raises InvalidInput for a name that is given twice."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(twice[:200] or "name", "is given twice", hint="JSON says not which of both is meant")
+    return value

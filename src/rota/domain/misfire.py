@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from rota.domain.duration import duration_words
 from rota.domain.schedule import Schedule
 from rota.errors import InvalidInput
 
@@ -49,7 +50,10 @@ class CatchUp:
         if not isinstance(self.max_age, timedelta):
             raise InvalidInput("misfire.max_age", f"must be a timedelta, not {self.max_age!r}")
         if not timedelta(0) < self.max_age <= MAX_AGE_LIMIT:
-            raise InvalidInput("misfire.max_age", f"must be more than 0, at most {MAX_AGE_LIMIT}, not {self.max_age}")
+            raise InvalidInput(
+                "misfire.max_age",
+                f"must be more than 0, at most {duration_words(MAX_AGE_LIMIT)}, not {duration_words(self.max_age)}",
+            )
 
 
 Misfire = Skip | FireOnce | CatchUp

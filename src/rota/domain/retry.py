@@ -6,6 +6,7 @@ from hashlib import blake2b
 from math import log
 from typing import Any, Final
 
+from rota.domain.duration import duration_words
 from rota.errors import InvalidInput
 
 DELAY_LIMIT: Final = timedelta(days=30)
@@ -32,9 +33,14 @@ class RetryPolicy:
         for name in ("factor", "jitter"):
             _check_number(f"retry.{name}", getattr(self, name))
         if not timedelta(0) <= self.initial <= DELAY_LIMIT:
-            raise InvalidInput("retry.initial", f"must be from 0 to {DELAY_LIMIT}, not {self.initial}")
+            raise InvalidInput(
+                "retry.initial", f"must be from 0s to {duration_words(DELAY_LIMIT)}, not {duration_words(self.initial)}"
+            )
         if not self.initial <= self.cap <= DELAY_LIMIT:
-            raise InvalidInput("retry.cap", f"must be from retry.initial to {DELAY_LIMIT}, not {self.cap}")
+            raise InvalidInput(
+                "retry.cap",
+                f"must be from retry.initial to {duration_words(DELAY_LIMIT)}, not {duration_words(self.cap)}",
+            )
         if not 1.0 <= self.factor <= 100.0:
             raise InvalidInput("retry.factor", f"must be from 1 to 100, not {self.factor}")
         if not 0.0 <= self.jitter <= 1.0:

@@ -11,7 +11,7 @@ from rota.domain.instants import format_instant
 from rota.domain.zones import tzdata_version
 from rota.errors import InvalidInput
 from rota.store import doctor as store
-from rota.store import freeze
+from rota.store import freeze, runs
 from rota.store.database import BOUNDS, Database, Lane
 from rota.store.doctor import AuditedSchedule, AuditedSlot
 from rota.store.due import parse_schedule
@@ -24,6 +24,8 @@ SLOTS_AUDITED: Final = 200
 """The most slots per schedule that are checked, the latest ones."""
 AUDIT_LIMIT: Final = 20_000
 """The most schedules that one check looks at, unless it is asked for all."""
+LATELY: Final = timedelta(days=1)
+SECOND: Final = timedelta(seconds=1)
 LATE: Final = timedelta(seconds=5)
 CLOCK_ERROR: Final = 0.25
 
@@ -61,6 +63,7 @@ class Doctor:
             await self._schedulers_keep_up(),
             await self._quarantine(),
             await self._freezes(),
+            await self._missed(),
             await self._waiting(),
             await self._tables(),
         ]
@@ -154,6 +157,16 @@ class Doctor:
             oldest is not None and now - oldest > LATE
         ) else []  # fmt: skip
         return Check(name="due", findings=tuple(findings), facts=facts)
+
+    async def _missed(self) -> Check:
+        now = self._clock.now()
+        counts = await runs.skipped_counts(self._database, since=now - LATELY, until=now + SECOND)
+        findings = [
+            f"{count.slots} slots of {count.jobs} jobs were missed in the last 24 h: `rota slots skipped` lists them"
+            for count in counts
+            if count.reason == "misfire"
+        ]
+        return Check(name="missed", findings=tuple(findings), facts={count.reason: count.slots for count in counts})
 
     async def _freezes(self) -> Check:
         held = await freeze.holding(self._database, None, limit=SHOWN)

@@ -14,7 +14,7 @@ from rota.errors import InvalidCursor, InvalidInput, NotFound
 from rota.services.turns import TURN_WAIT, Turns
 from rota.store import jobs, runs, workers
 from rota.store.database import Database, Lane
-from rota.store.runs import AttemptView, DeadLetter, Place, RunView, SkippedView, SlotKey
+from rota.store.runs import AttemptView, DeadLetter, Place, RunView, SkippedCount, SkippedOfJob, SkippedView, SlotKey
 from rota.store.workers import LiveWorker
 
 PAGE: Final = 1000
@@ -25,6 +25,8 @@ GENERATIONS_SHOWN: Final = 20
 """Of so many jobs that had one id, one after the other, the runs are listed by it; the latest ones."""
 RECENT: Final = timedelta(days=1)
 """How far back a list of runs goes that names no beginning."""
+
+SKIP_REASONS: Final = ("misfire", "overlap", "start_deadline", "paused")
 
 _INSTANT: Final = timedelta(microseconds=1)
 _EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -99,6 +101,35 @@ class History:
         for uid in await self._generations(job_id, tenant_id):
             found += await runs.skipped(self._wide, uid, limit=min(limit, PAGE))
         return sorted(found, key=lambda entry: entry.first_slot, reverse=True)[: min(limit, PAGE)]
+
+    async def skipped_of_all(
+        self, *, tenant_id: str, reason: str = "", since: datetime | None = None, until: datetime | None = None,
+        before: tuple[datetime, UUID] | None = None, limit: int = 50,
+    ) -> list[SkippedOfJob]:  # fmt: skip
+        """Return a tenant's slots that made no run, latest entries first, at most PAGE + 1.
+
+        Without `since` they are those of the last day of the window. `before` is the place after an entry: when it was
+        made, and the id that a run of its first slot would have. Raises InvalidInput, InvalidCursor.
+        """
+        if reason not in ("", *SKIP_REASONS):
+            raise InvalidInput("reason", f"{reason!r} is no reason", hint=f"use one of {', '.join(SKIP_REASONS)}")
+        end = until or _FOREVER
+        start = since or min(self._clock.now(), end) - RECENT
+        place = (_FOREVER, 0, _FOREVER)
+        if before is not None:
+            try:
+                place = (before[0], *slot_of(before[1]))
+            except InvalidInput:
+                raise InvalidCursor("cursor", "names no slot", hint="begin without a cursor") from None
+        async with self._turns.of(tenant_id):
+            return await runs.skipped_of_all(
+                self._database, tenant_id=tenant_id, reason=reason, since=start, until=end, before=place,
+                limit=max(0, min(limit, PAGE + 1)),
+            )  # fmt: skip
+
+    async def skipped_counts(self, *, since: datetime, until: datetime) -> list[SkippedCount]:
+        """Return how many slots of all tenants made no run, by reason; they were noted within a window."""
+        return await runs.skipped_counts(self._database, since=since, until=until)
 
     async def workers(self) -> list[LiveWorker]:
         """Return every live worker."""

@@ -7,6 +7,7 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain.admission import AGEING
+from rota.domain.duration import duration_words
 from rota.domain.job import check_name, check_whole
 from rota.errors import InvalidInput
 from rota.store import audit
@@ -89,7 +90,9 @@ def _ageing(ageing: object) -> timedelta:
     if not isinstance(ageing, timedelta):
         raise InvalidInput("ageing", f"must be a timedelta, not {ageing!r}")
     if not timedelta(0) <= ageing <= LONGEST_AGEING:
-        raise InvalidInput("ageing", f"must be from {timedelta(0)} to {LONGEST_AGEING}, not {ageing}")
+        raise InvalidInput(
+            "ageing", f"must be from 0s to {duration_words(LONGEST_AGEING)}, not {duration_words(ageing)}"
+        )
     if ageing % _MILLISECOND:
         raise InvalidInput("ageing", "has a part finer than a millisecond", hint="durations are whole milliseconds")
     return ageing

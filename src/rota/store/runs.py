@@ -176,6 +176,43 @@ async def skipped(database: Database, uid: int, *, limit: int) -> list[SkippedVi
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedOfJob(SkippedView):
+    """A range of the slot ledger, and whose it is."""
+
+    job_uid: int
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedCount:
+    """How many slots of how many jobs made no run for a reason."""
+
+    reason: str
+    slots: int
+    jobs: int
+
+
+async def skipped_of_all(
+    database: Database, *, tenant_id: str, reason: str, since: datetime, until: datetime,
+    before: tuple[datetime, int, datetime], limit: int,
+) -> list[SkippedOfJob]:  # fmt: skip
+    """Return a tenant's part of the slot ledger, latest first, before a place (recorded_at, uid, first slot)."""
+    rows = await database.fetch(
+        sql.skipped_of_all, tenant_id=tenant_id, reason=reason, since=since, until=until, before_at=before[0],
+        before_uid=before[1], before_slot=before[2], limit=limit,
+    )  # fmt: skip
+    return [
+        SkippedOfJob(**{**dict(row), "policy": None if row["policy"] is None else orjson.loads(row["policy"])})
+        for row in rows
+    ]
+
+
+async def skipped_counts(database: Database, *, since: datetime, until: datetime) -> list[SkippedCount]:
+    """Return by reason how much was entered into the slot ledger within a window."""
+    return [SkippedCount(**dict(row)) for row in await database.fetch(sql.skipped_counts, since=since, until=until)]
+
+
 def _view(row: Any) -> RunView:
     values = {name: row[name] for name in RunView.__slots__ if name != "duration_seconds"}
     values["duration_seconds"] = None

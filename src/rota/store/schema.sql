@@ -1251,6 +1251,8 @@ CREATE INDEX schedule_due ON rota.schedule USING btree (shard, next_run_at) WHER
 
 CREATE INDEX schedule_frozen ON rota.schedule USING btree (frozen_by) WHERE (frozen_by IS NOT NULL);
 
+CREATE INDEX skipped_recorded ON rota.skipped USING btree (recorded_at);
+
 CREATE INDEX token_by_parent ON rota.token USING btree (parent_id) WHERE (parent_id IS NOT NULL);
 
 CREATE INDEX token_by_tenant ON rota.token USING btree (tenant_id, created_at);

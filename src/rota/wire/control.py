@@ -22,6 +22,7 @@ from rota.wire.jobs import (
     Missed,
     PutAnswer,
     SkippedDocument,
+    SkippedPage,
     SlotsAnswer,
 )
 from rota.wire.limits import LimitDocument, LimitKind, LimitList, PoolDocument, PoolList
@@ -147,6 +148,16 @@ class Control(Protocol):
 
     async def skipped(self, job_id: str, *, limit: int = 50) -> list[SkippedDocument]:
         """Return a job's part of the slot ledger, latest first. Raises NotFound."""
+        ...
+
+    async def skipped_slots(
+        self, *, reason: str = "", since: datetime | None = None, until: datetime | None = None, limit: int = 50,
+        cursor: str | None = None,
+    ) -> SkippedPage:  # fmt: skip
+        """Return the slots of all jobs that made no run, noted within the last day unless `since` is given.
+
+        Raises InvalidInput, InvalidCursor.
+        """
         ...
 
     async def replay_run(self, run_id: UUID) -> RunDetail:

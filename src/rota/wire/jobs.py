@@ -129,6 +129,17 @@ class SkippedList(Document):
     skipped: tuple[SkippedDocument, ...]
 
 
+class SkippedOfJobDocument(SkippedDocument):
+    job_id: str
+
+
+class SkippedPage(Document):
+    """A page of the slot ledger over all jobs, latest entries first."""
+
+    skipped: tuple[SkippedOfJobDocument, ...]
+    next_cursor: str | None
+
+
 class PauseQuestion(Question):
     reason: str = ""
     resume_at: AwareDatetime | None = None

@@ -277,3 +277,17 @@ SELECT rota.run_id(d.job_uid, d.scheduled_for) AS run_id, j.job_id, d.scheduled_
 -- name: list_skipped
 SELECT first_slot, last_slot, slots, reason, policy, recorded_at FROM rota.skipped
  WHERE shard = $shard AND job_uid = $job_uid ORDER BY first_slot DESC LIMIT $limit;
+
+-- name: skipped_of_all
+-- A tenant's part of the slot ledger that was entered within a window, latest first, before a given place.
+SELECT z.job_uid, j.job_id, z.first_slot, z.last_slot, z.slots, z.reason, z.policy, z.recorded_at
+  FROM rota.skipped z JOIN rota.job j ON j.shard = z.shard AND j.job_uid = z.job_uid
+ WHERE z.recorded_at >= $since AND z.recorded_at < $until AND j.tenant_id = $tenant_id
+   AND ($reason = '' OR z.reason = $reason)
+   AND (z.recorded_at, z.job_uid, z.first_slot) < ($before_at::timestamptz, $before_uid::bigint, $before_slot::timestamptz)
+ ORDER BY z.recorded_at DESC, z.job_uid DESC, z.first_slot DESC LIMIT $limit;
+
+-- name: skipped_counts
+-- How many slots of how many jobs were entered into the slot ledger within a window. A range past 1,000 counts as 1,000.
+SELECT reason, sum(coalesce(slots, 1000))::bigint AS slots, count(DISTINCT job_uid) AS jobs FROM rota.skipped
+ WHERE recorded_at >= $since AND recorded_at < $until GROUP BY reason ORDER BY reason;
