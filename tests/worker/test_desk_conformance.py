@@ -109,6 +109,17 @@ async def test_a_worker_that_tells_what_it_claimed_is_shown_with_its_rate(desk: 
     assert seen.claim_rate == 2.375, "no time has passed, so this says nothing"
 
 
+async def test_a_claim_tells_from_when_on_its_run_could_start(desk: Desk, rota_kit: RotaKit) -> None:
+    await pending(rota_kit)
+    claim = await claim_one(desk)
+    assert claim.available_at == claim.key.scheduled_for
+    await desk.report([Report(key=claim.key, outcome=Outcome.SNOOZED, retry_after=timedelta(minutes=10))])
+    until = rota_kit.clock.now() + timedelta(minutes=10)
+    await rota_kit.advance(601)
+    again = await claim_one(desk)
+    assert (again.attempt, again.available_at) == (1, until)
+
+
 async def test_a_claim_holds_all_that_a_handler_needs(desk: Desk, rota_kit: RotaKit) -> None:
     payload = {"n": 10**30, "f": 0.1, "text": "é\n", "list": [None, True]}
     await rota_kit.put(
@@ -128,6 +139,7 @@ async def test_a_claim_holds_all_that_a_handler_needs(desk: Desk, rota_kit: Rota
         attempt=1,
         max_attempts=5,
         claimed_at=now,
+        available_at=run.available_at,
         expires_at=now + timedelta(seconds=30.25),
         lease_duration=timedelta(seconds=30.25),
         timeout=timedelta(seconds=90.5),

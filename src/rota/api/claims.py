@@ -93,4 +93,5 @@ def _document(claim: Claim) -> ClaimedRun:
         lease_seconds=claim.lease_duration.total_seconds(),
         timeout_seconds=claim.timeout.total_seconds(),
         losses=claim.losses,
+        available_at=claim.available_at,
     )

@@ -36,8 +36,18 @@ class Metrics:
             ["route"],
             registry=own,
         )
-        self.waiting = Gauge("rota_runs_waiting", "Runs that wait", ["pool", "gate"], registry=own)
-        self.pending = Gauge("rota_pending_runs", "Runs that wait", ["pool", "priority", "gate"], registry=own)
+        self.waiting = Gauge(
+            "rota_runs_waiting",
+            "Runs that wait, by pool and gate alone; rota_pending_runs has their priorities, too",
+            ["pool", "gate"],
+            registry=own,
+        )
+        self.pending = Gauge(
+            "rota_pending_runs",
+            "Runs that wait, by priority as well; their sum over priorities is rota_runs_waiting",
+            ["pool", "priority", "gate"],
+            registry=own,
+        )
         self.oldest = Gauge(
             "rota_pending_oldest_seconds",
             "Seconds since the first of the runs that wait could have started",

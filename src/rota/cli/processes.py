@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from rota.errors import InvalidInput, SetupFailed
 from rota.extras import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rota.app import App
     from rota.cli.workplace import Workplace
@@ -87,6 +88,14 @@ async def worker(
     ] = None,
     allow_http: Annotated[bool, typer.Option("--allow-http", help="Call HTTP targets too.")] = False,
     no_register: Annotated[bool, typer.Option("--no-register", help="Leave the app's jobs as they stand.")] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Show metrics at this port. (env: ROTA_METRICS_PORT)", show_default=False, min=0, max=65535),
+    ] = None,
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(help="And at this address. (env: ROTA_METRICS_HOST; default: 127.0.0.1)", show_default=False),
+    ] = None,
     name: Name = None,
 ) -> None:
     """Register an app's jobs and run their handlers; if allowed, shell jobs and calls of HTTP targets too.
@@ -114,8 +123,8 @@ async def worker(
         require("--allow-http", "worker")
     _check_shell(allow_shell, shell_user)
     settings = call.settings(
-        name=name, pool=pool, concurrency=concurrency, drain_seconds=drain,
-        **({} if allow_shell is None else {"tenant": allow_shell}),
+        name=name, pool=pool, concurrency=concurrency, drain_seconds=drain, metrics_port=metrics_port,
+        metrics_host=metrics_host, **({} if allow_shell is None else {"tenant": allow_shell}),
     )  # fmt: skip
     call.logs(settings, usual=USUAL_LEVEL)
     if allow_shell is not None:
@@ -132,7 +141,7 @@ async def worker(
     gone = asyncio.Event()
     tied = ties()
     supervisor = None if tied is None else Supervisor(pid=tied.supervisor, parting=tied.parting)
-    with StopSignals() as signals:
+    with _counted(settings, pool=served) as on_event, StopSignals() as signals:
         async with workplace(call, settings, supervisor=supervisor) as place:
             if app is not None and not no_register:
                 source = name_of(app, target)
@@ -140,7 +149,7 @@ async def worker(
             registry = app.handlers if app is not None else HandlerRegistry()
             working = make_worker(
                 place, settings, registry, pool=served, target=target, shell_of=allow_shell, shell_user=shell_user,
-                allow_http=allow_http, on_event=_log_ended,
+                allow_http=allow_http, on_event=on_event,
             )  # fmt: skip
             _obey(signals, working, tied)
             info = working.info
@@ -191,6 +200,34 @@ def tell_declared(said: "DeclareAnswer", *, source: str) -> None:
             hint=f"they go on: `rota job pause` or `rota job delete` with --orphaned --source {source}",
         )  # fmt: skip
     log.info("jobs.registered", source=source, jobs=len(said.jobs), changed=sum(job.changed for job in said.jobs))
+
+
+@contextmanager
+def _counted(settings: "Settings", *, pool: str) -> "Iterator[Callable[[RunEvent], None]]":
+    """Yield what takes a worker's events: it logs them and, if that is wanted, counts them where they can be read."""
+    if settings.metrics_port is None:
+        yield _log_ended
+        return
+    import structlog
+
+    require("--metrics-port", "worker")
+    from rota.api.binding import bind
+    from rota.worker.metrics import WorkerMetrics, shown
+
+    metrics = WorkerMetrics(pool=pool)
+
+    def take(event: "RunEvent") -> None:
+        metrics.take(event)
+        _log_ended(event)
+
+    hint = "choose another --metrics-host or --metrics-port"
+    with bind(settings.metrics_host, settings.metrics_port, hint=hint) as listener:
+        host, port = listener.getsockname()[:2]
+        with shown(metrics.registry, listener):
+            structlog.get_logger().info(
+                "worker.metrics", url=f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+            )
+            yield take
 
 
 def _log_ended(event: "RunEvent") -> None:

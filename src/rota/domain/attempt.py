@@ -87,6 +87,8 @@ class Claim:
     timeout: timedelta
     losses: int = 0
     """How many workers it has lost: after one it is run apart from others, which it may have taken with it."""
+    available_at: datetime | None = None
+    """From when on it could start: after its jitter, its backoff or its snooze. None where 0.1.0 does not tell."""
 
     @property
     def run_id(self) -> UUID:

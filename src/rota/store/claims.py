@@ -309,7 +309,7 @@ def _claim(row: Any, claimed_at: datetime, expires_at: datetime) -> Claim:
         payload=json.loads(row["payload"]) if row["payload"] else {}, attempt=row["attempt"],
         max_attempts=row["max_attempts"], claimed_at=claimed_at, expires_at=expires_at,
         lease_duration=timedelta(milliseconds=row["lease_ms"]), timeout=timedelta(milliseconds=row["timeout_ms"]),
-        losses=row["losses"],
+        losses=row["losses"], available_at=row["available_at"],
     )  # fmt: skip
 
 

@@ -73,6 +73,8 @@ class ClaimedRun(Document):
     timeout_seconds: float
     losses: int = 0
     """How many workers the run has lost. After one, run it apart from others: it may have ended that worker."""
+    available_at: datetime | None = None
+    """From when on it could start."""
 
 
 class ClaimAnswer(Document):

@@ -138,6 +138,7 @@ def _claim(run: ClaimedRun) -> Claim:
         lease_duration=timedelta(seconds=run.lease_seconds),
         timeout=timedelta(seconds=run.timeout_seconds),
         losses=run.losses,
+        available_at=run.available_at,
     )
 
 

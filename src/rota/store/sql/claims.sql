@@ -240,14 +240,15 @@ noted AS (
 SELECT g.turn, g.queued_by, g.weight, g.number, g.shard, g.job_uid, g.scheduled_for, g.token, g.attempt,
        g.max_attempts, g.rank, g.handler, g.lease_ms, g.timeout_ms, g.tenant_id, g.job_id, g.payload, g.losses,
        NULL::boolean AS has_more, NULL::text AS limit_key, NULL::boolean AS is_new, NULL::boolean AS is_stuck,
-       NULL::integer AS permits, NULL::integer AS burst, NULL::timestamptz AS next_token_at, g.claimed_at
+       NULL::integer AS permits, NULL::integer AS burst, NULL::timestamptz AS next_token_at, g.claimed_at,
+       g.available_at
   FROM granted g
 UNION ALL
 -- Besides the runs, where the round ended, after how many tenants, and whether there may be more where it was;
 SELECT NULL, t.tenant_id, NULL, t.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, t.place = $turns AND NOT $alone OR EXISTS (
          SELECT FROM hungry h WHERE (SELECT count(*) FROM picked p WHERE p.place = h.place) >= h.share + h.more),
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM turn t WHERE t.place = (SELECT max(x.place) FROM turn x)
 UNION ALL
 -- and a row for each limit that refused some: is it a new one, whose rows are to be made; can others that wait for it
@@ -260,7 +261,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
        max(r.permits), max(r.burst),
        max(CASE WHEN r.tokens - coalesce(s.tokens, 0) < f.cost THEN
              $now::timestamptz + (f.cost - r.tokens + coalesce(s.tokens, 0)) / r.rate * interval '1 s' END),
-       NULL
+       NULL, NULL
   FROM fits f FULL JOIN room r USING (limit_key) FULL JOIN spent s USING (limit_key)
  WHERE NOT f.ok GROUP BY f.limit_key
  ORDER BY 1;
@@ -279,6 +280,7 @@ RETURNING claim_id;
 -- name: claimed_under
 -- Read back a claim in doubt, or one that is repeated, by its tokens. No index serves it; it is for the rare bad day.
 SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses, l.lease_ms, l.claimed_at, l.expires_at,
+       l.available_at,
        coalesce(j.max_attempts, 1) AS max_attempts, j.handler, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
        j.tenant_id, j.job_id,
        coalesce(r.payload, CASE WHEN l.job_version < j.payload_since THEN (
