@@ -7,6 +7,7 @@ from rota.errors import NotFound
 from rota.store.due import NEVER
 from rota.testing import RotaKit
 from tests.services.stories import SECOND, START, every, execute, fetch, let_wait, slots, stored
+from tests.store.stage import uncommitted
 
 MINUTELY = every("1m", misfire=rota.catch_up(10))
 
@@ -84,6 +85,24 @@ async def test_frozen_tenants_take_no_turn_from_others(rota_kit: RotaKit) -> Non
     await let_wait(rota_kit, 3, tenant_id="zz")
     assert len(await rota_kit.worker("w-1", handlers=["h"]).claim(limit=1)) == 1
     assert len(await rota_kit.worker("w-1", handlers=["h"]).claim(limit=5)) == 2
+
+
+async def test_a_freeze_of_somebody_cuts_no_claim_of_others_short(rota_kit: RotaKit) -> None:
+    for n in range(40):
+        await let_wait(rota_kit, 1, tenant_id=f"a{n:02}")
+    await rota_kit.rota.freezes.freeze("zz", reason="r")
+    assert len(await rota_kit.worker("w-1", handlers=["h"]).claim(limit=40)) == 40
+
+
+async def test_a_freeze_that_somebody_is_changing_keeps_no_other_tenant_waiting(rota_kit: RotaKit) -> None:
+    await rota_kit.put(MINUTELY, every("1m", tenant_id="acme"))
+    await rota_kit.rota.freezes.freeze("default", reason="r")
+    async with uncommitted(rota_kit.dsn, "SELECT FROM rota.freeze FOR UPDATE"):
+        await rota_kit.advance(60)
+        assert len(await rota_kit.runs("tick", tenant_id="acme")) == 1
+    await rota_kit.advance(2)
+    assert (await stored(rota_kit)).next_run_at is None, "put off at the next look"
+    assert await slots(rota_kit) == []
 
 
 async def test_a_slot_that_is_put_off_as_the_freeze_ends_comes_back(rota_kit: RotaKit) -> None:

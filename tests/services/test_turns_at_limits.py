@@ -214,3 +214,34 @@ async def test_each_tenant_with_a_limit_of_the_same_name_is_let_in_by_its_own(ro
         await park(rota_kit, job("job", tenant), 5, limit=f"downstream/{tenant}/crm")
     started = Counter(each.tenant_id for each in await look(rota_kit))
     assert started == {"acme": 1, "acme/crm": 2, "a/b/c": 3}
+
+
+async def test_what_a_freeze_holds_takes_no_room_from_others(rota_kit: RotaKit) -> None:
+    await shared(rota_kit, permits=1)
+    await has_workers(rota_kit, "default")
+    await park(rota_kit, job("j", "iced"))
+    await execute(rota_kit, "UPDATE rota.pending SET gate = 'open'")
+    await park(rota_kit, job("j", "live"))
+    await rota_kit.rota.freezes.freeze("iced", reason="r")
+    [claimed] = await look(rota_kit)
+    assert claimed.tenant_id == "live"
+
+
+async def test_a_limit_saves_for_nobody_who_is_frozen(rota_kit: RotaKit) -> None:
+    await shared(rota_kit, permits=2)
+    await has_workers(rota_kit, "default")
+    await park(rota_kit, job("j", "iced", cost=2))
+    await park(rota_kit, job("j", "live"), 3)
+    await execute(
+        rota_kit,
+        "INSERT INTO rota.saving (limit_key, shard, job_uid, scheduled_for, tenant_id, pool, cost, saves, since, until)"
+        " SELECT limit_key, shard, job_uid, scheduled_for, tenant_id, pool, 2, true, $1, $1::timestamptz + '1 h'"
+        " FROM rota.pending WHERE tenant_id = 'iced'",
+        START,
+    )
+    await rota_kit.rota.freezes.freeze("iced", reason="r")
+    assert [claimed.tenant_id for claimed in await look(rota_kit)] == ["live", "live"]
+    assert await fetch(rota_kit, "SELECT FROM rota.saving") == []
+    assert [row["gate"] for row in await fetch(rota_kit, "SELECT gate FROM rota.pending WHERE tenant_id = 'iced'")] == [
+        "limit"
+    ]

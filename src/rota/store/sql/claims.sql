@@ -246,7 +246,8 @@ SELECT g.turn, g.queued_by, g.weight, g.number, g.shard, g.job_uid, g.scheduled_
 UNION ALL
 -- Besides the runs, where the round ended, after how many tenants, and whether there may be more where it was;
 SELECT NULL, t.tenant_id, NULL, t.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, t.place = $turns AND NOT $alone OR EXISTS (
+       NULL, t.place = $turns + (SELECT count(*) FROM rota.freeze) AND NOT $alone AND NOT EXISTS (
+         SELECT FROM rota.freeze f WHERE f.tenant_id = '*' AND f.lifted_at IS NULL) OR EXISTS (
          SELECT FROM hungry h WHERE (SELECT count(*) FROM picked p WHERE p.place = h.place) >= h.share + h.more),
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM turn t WHERE t.place = (SELECT max(x.place) FROM turn x)

@@ -22,10 +22,10 @@ SELECT tenant_id FROM rota.freeze WHERE lifted_at IS NOT NULL ORDER BY lifted_at
 
 -- name: defer_slots
 -- Put schedules whose slot came due in a freeze out of the schedulers' sight; next_slot stays. The freeze is locked, so
--- that it cannot end unseen: what is deferred by one that has ended would never come back. A schedule that somebody holds
--- is passed over.
+-- that it cannot end unseen: what is deferred by one that has ended would never come back. A schedule or a freeze
+-- that somebody holds is passed over.
 WITH held AS MATERIALIZED (
-  SELECT tenant_id FROM rota.freeze WHERE lifted_at IS NULL FOR SHARE),
+  SELECT tenant_id FROM rota.freeze WHERE lifted_at IS NULL FOR SHARE SKIP LOCKED),
 due AS MATERIALIZED (
   SELECT s.at, f.tenant_id
     FROM unnest($shards::smallint[], $job_uids::bigint[], $due_ats::timestamptz[], $versions::bigint[],

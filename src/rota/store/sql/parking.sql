@@ -24,8 +24,11 @@ RETURNING limit_key;
 -- Only what live workers could take is looked at, where any live: the walk jumps from one live pool that has waiting
 -- runs to the next, and in it from tenant to tenant, so neither dead pools nor anybody's backlog are read. $idles of
 -- those that are there already (in what they cost) nobody takes: they hold up nobody. Whoever is saved for comes first.
+-- Runs of frozen tenants start no more than those of dead pools: they stay where they are, and hold up nobody either.
 WITH RECURSIVE live AS MATERIALIZED (
   SELECT DISTINCT pool, tenant_id FROM rota.worker WHERE expires_at > $now AND draining_at IS NULL),
+frozen AS MATERIALIZED (
+  SELECT f.tenant_id FROM rota.freeze f WHERE f.lifted_at IS NULL),
 numbers AS MATERIALIZED (
   SELECT w.limit_key, w.after, w.idle, split_part(w.limit_key, '/', 1) AS kind,
          substring(w.limit_key FROM '[^/]*$') AS name, n.permits, n.rate, n.burst
@@ -40,6 +43,7 @@ saved AS MATERIALIZED (
          SELECT x.gate FROM rota.pending x
           WHERE x.shard = s.shard AND x.job_uid = s.job_uid AND x.scheduled_for = s.scheduled_for
             AND x.pool = s.pool AND x.gate IN ('limit', 'open')
+            AND NOT EXISTS (SELECT FROM frozen f WHERE f.tenant_id IN ('*', x.tenant_id))
             AND (NOT EXISTS (SELECT FROM live) OR EXISTS (
                  SELECT FROM live l WHERE l.pool = x.pool AND (l.tenant_id IS NULL OR l.tenant_id = x.tenant_id)))
           LIMIT 1) p ON true),
@@ -59,6 +63,7 @@ room AS MATERIALIZED (
          SELECT coalesce(sum(j.cost), 0) AS cost
            FROM (SELECT * FROM rota.pending p
                   WHERE p.gate = 'open' AND p.limit_key = n.limit_key
+                    AND NOT EXISTS (SELECT FROM frozen f WHERE f.tenant_id IN ('*', p.tenant_id))
                     AND (NOT EXISTS (SELECT FROM live) OR EXISTS (
                          SELECT FROM live l WHERE l.pool = p.pool AND (l.tenant_id IS NULL OR l.tenant_id = p.tenant_id)))
                   LIMIT $limit) x
@@ -129,7 +134,8 @@ walk (limit_key, after, pool, is_shared, tenant_id, lap, place) AS (
 met AS MATERIALIZED (
   SELECT m.limit_key, m.tenant_id, m.pool, min(m.lap) AS lap
     FROM (SELECT w.limit_key, w.tenant_id, w.pool, w.lap FROM walk w
-           WHERE w.place > 0 AND (w.is_shared OR EXISTS (
+           WHERE w.place > 0 AND NOT EXISTS (SELECT FROM frozen f WHERE f.tenant_id IN ('*', w.tenant_id))
+             AND (w.is_shared OR EXISTS (
                  SELECT FROM live l WHERE l.pool = w.pool AND l.tenant_id = w.tenant_id))
           UNION ALL
           SELECT s.limit_key, s.tenant_id, s.pool, 0 FROM saved s WHERE s.gate = 'limit') m
