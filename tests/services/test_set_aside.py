@@ -11,6 +11,7 @@ from rota.domain import zones
 from rota.domain.ids import job_uid
 from rota.domain.job import Job
 from rota.domain.zones import tzdata_version
+from rota.errors import Conflict
 from rota.services import scheduler as module
 from rota.store import due
 from rota.testing import RotaKit
@@ -240,6 +241,17 @@ async def test_a_clock_set_back_while_zones_cannot_be_read_takes_the_others_back
         assert sound["next_slot"] == START + 11 * MINUTE
     await rota_kit.advance(2)
     assert (await stored(rota_kit, "zoned")).next_slot == START + 11 * MINUTE
+
+
+async def test_a_schedule_that_is_held_keeps_no_other_from_being_computed_anew(rota_kit: RotaKit) -> None:
+    names = [f"job-{number}" for number in range(4)]
+    await rota_kit.put(*(every("1m", name) for name in names))
+    await execute(rota_kit, "UPDATE rota.schedule SET next_slot = next_slot + interval '30 s'")
+    held = f"SELECT FROM rota.schedule WHERE job_uid = {job_uid('default', 'job-1')} FOR UPDATE"
+    async with uncommitted(rota_kit.dsn, held):
+        with pytest.raises(Conflict, match="1 next slots could not be computed anew; 3 have moved"):
+            await rota_kit.definitions.recompute(range(64))
+    assert await rota_kit.definitions.recompute(range(64)) == 1
 
 
 # rows that are refused ------------------------------------------------------------------------------------------------

@@ -201,6 +201,18 @@ async def test_what_cannot_even_be_buried_is_held_with_the_reason_and_tried_agai
     await rota_kit.check()
 
 
+async def test_a_lease_that_its_worker_renews_after_all_is_set_apart_no_longer(rota_kit: RotaKit) -> None:
+    bad, *_ = await running(rota_kit, "a", lease_duration=5 * SECOND, max_losses=1)
+    await leave_a_stale_letter(rota_kit, bad)
+    await rota_kit.advance(6)
+    assert all("set apart" in told for told in await told_of(rota_kit, bad))
+    assert await rota_kit.rota.completion.renew([bad.claim.key])
+    run, _ = await rota_kit.history.run(bad.claim.run_id)
+    assert run.reason is None
+    assert "set apart" not in (await rota_kit.rota.why.run(bad.claim.run_id, tenant_id="default")).text
+    await execute(rota_kit, "DELETE FROM rota.dead")
+
+
 async def test_a_report_that_cannot_be_written_is_refused_by_itself(rota_kit: RotaKit) -> None:
     bad, *others = await running(rota_kit, "a", "b", "c", "d")
     await leave_a_stale_letter(rota_kit, bad)

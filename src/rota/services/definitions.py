@@ -297,11 +297,20 @@ class Definitions:
         return cancelled
 
     async def recompute(self, shards: Sequence[int]) -> int:
-        """Compute all future next slots of these shards anew, after new tz data; returns how many moved."""
+        """Compute all future next slots of these shards anew, after new tz data; returns how many moved.
+
+        Raises Conflict when some are left, such as those that a transaction holds; the others have moved by then.
+        """
         now = self._clock.now()
-        moved = sum([(await recompute_shard(self._database, shard, now=now)).moved for shard in shards])
+        done = [await recompute_shard(self._database, shard, now=now) for shard in shards]
+        moved, left = sum(one.moved for one in done), sum(one.left for one in done)
         if moved:
             self._hints.publish(SCHEDULES)
+        if left:
+            raise Conflict(
+                f"{left} next slots could not be computed anew; {moved} have moved",
+                hint="ask again: another transaction holds these schedules, or the log says why",
+            )
         return moved
 
     async def _put_all(

@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class Recomputed(NamedTuple):
-    """How many next slots moved, and how many could not be computed for now."""
+    """How many next slots moved, and how many are left for another look: not computed, or held by a transaction."""
 
     moved: int
     left: int
@@ -34,8 +34,12 @@ async def recompute_shard(database: Database, shard: int, *, now: datetime) -> R
         for row in rows:
             try:
                 slot = None if row.schedule is None else parse_schedule(row.schedule).next_slot(now)
-                if slot != row.next_slot:
-                    moved += await store.move_next_slot(database, row, next_slot=slot, now=now)
+                if slot == row.next_slot:
+                    continue
+                # Whoever holds it is not waited for. If it has moved on instead, another look finds nothing to do.
+                is_moved = await store.move_next_slot(database, row, next_slot=slot, now=now)
+                moved += is_moved
+                left += not is_moved
             except InvalidInput:
                 continue  # the scheduler quarantines it when it comes due, with the reason
             except DatabaseUnavailable:

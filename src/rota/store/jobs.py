@@ -439,7 +439,7 @@ async def stored_slots(database: Database, shard: int, *, after: int, now: datet
 
 
 async def move_next_slot(database: Database, stored: StoredSlot, *, next_slot: datetime | None, now: datetime) -> bool:
-    """Correct a next slot; False when the schedule moved on or was edited meanwhile."""
+    """Correct a next slot; False when the schedule moved on, was edited meanwhile, or is held by somebody else."""
     return bool(
         await database.fetch(
             sql.move_next_slot, shard=shard_of(stored.job_uid), job_uid=stored.job_uid, version=stored.version,

@@ -302,10 +302,11 @@ SELECT j.job_uid FROM unnest($shards::smallint[], $job_uids::bigint[]) k (shard,
 
 -- name: renew_leases
 -- Extend each lease that is still there under its token, also a lapsed one that nobody reclaimed: the token is the
--- proof, the expiry only says from when on a reaper may take it. The answer says whose run somebody wants to end.
+-- proof, the expiry only says from when on a reaper may take it; it is set apart no longer. The answer says whose run
+-- somebody wants to end.
 -- One that somebody has locked, perhaps a handler's own long transaction that completes its run, is passed over: waiting
 -- for it would cost all the others of the batch their renewal.
-UPDATE rota.lease SET expires_at = $now::timestamptz + lease_ms * interval '1 ms'
+UPDATE rota.lease SET expires_at = $now::timestamptz + lease_ms * interval '1 ms', set_apart = NULL
        -- renew_with_progress: , progress = coalesce(($values::real[])[array_position($tokens::uuid[], token)], progress)
        -- renew_with_progress: , progress_note = coalesce(
        -- renew_with_progress:     ($notes::text[])[array_position($tokens::uuid[], token)], progress_note)

@@ -301,10 +301,13 @@ SELECT s.shard, s.job_uid, s.next_run_at, s.next_slot, s.version, j.job_id, j.sc
 
 -- name: move_next_slot
 -- Correct a computed next slot, if nobody advanced or edited the schedule meanwhile. The present rule holds from now on:
--- slots of the past were named by the old tz data.
+-- slots of the past were named by the old tz data. A schedule that somebody holds is passed over.
 UPDATE rota.schedule SET since = $now, next_slot = $next_slot::timestamptz,
        next_run_at = CASE WHEN next_run_at IS NULL THEN NULL ELSE $next_slot::timestamptz END
- WHERE shard = $shard AND job_uid = $job_uid AND version = $version AND next_slot = $was
+ WHERE ctid = ANY (ARRAY (
+       SELECT s.ctid FROM rota.schedule s
+        WHERE s.shard = $shard AND s.job_uid = $job_uid AND s.version = $version AND s.next_slot = $was
+          FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING next_slot;
 
 -- name: lock_if_free
