@@ -18,6 +18,7 @@ from rota.store.database import Database
 from rota.testing import RotaKit
 from rota.testing.kit import KitWork
 from tests.services.stories import HOUR, MINUTE, SECOND, START, TEN_SECONDS, every, execute, outage, states, tick_all
+from tests.store.stage import uncommitted
 
 BATCH = 20
 
@@ -45,6 +46,19 @@ async def test_a_lease_is_reclaimed_from_its_expiry_instant_on(rota_kit: RotaKit
     await claim_all(rota_kit)
     await rota_kit.advance(timedelta(seconds=30, milliseconds=off))
     assert await states(rota_kit) == [state]
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_a_full_batch_of_a_job_that_is_held_is_not_looked_at_without_a_pause(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h", lease_duration=SECOND))
+    await rota_kit.tick()
+    await trigger(rota_kit, "tick", times=BATCH)
+    await claim_all(rota_kit)
+    rota_kit.clock.advance(2)
+    async with uncommitted(rota_kit.dsn, "SELECT FROM rota.job FOR UPDATE"):
+        assert not await rota_kit.process.reaper.tick()
+    assert await rota_kit.process.reaper.tick()
+    assert await states(rota_kit) == ["pending"] * BATCH
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -68,12 +68,11 @@ class Reaper:
             # Nobody was asked, so nothing is known of the database: an outage that costs the shards goes on.
             return False
         lapsed = await self._witness(self._lapsed(shards, now=now))
-        if lapsed:
-            await self._settle(lapsed, now=now)
+        moved = bool(lapsed) and await self._settle(lapsed, now=now)
         await pause_noted(self._database, shards, now=now)
         # What was renewed in between is no longer lapsed, what is locked is not found, and what cannot be written
-        # lapses later: full batches make progress.
-        return len(lapsed) == REAP_BATCH
+        # lapses later. Only runs whose job is held are found again: a batch of nothing else waits for the next look.
+        return moved and len(lapsed) == REAP_BATCH
 
     async def pause(self) -> float:
         """Look once a second."""
@@ -99,7 +98,8 @@ class Reaper:
         self._note_stall(self._clock.monotonic() - asked_at)
         return lapsed
 
-    async def _settle(self, lapsed: Sequence[Ended], *, now: datetime) -> None:
+    async def _settle(self, lapsed: Sequence[Ended], *, now: datetime) -> bool:
+        """End attempts; False when nothing became of any of them."""
         verdicts = settling.decided(lapsed, now=now)
         written = await self._witness(settling.write(self._database, verdicts, now=now, expired_by=now))
         for verdict, error in written.refused:
@@ -114,6 +114,7 @@ class Reaper:
         buried = [verdict.key for verdict in verdicts if settled.get(verdict.key.token) is RunState.DEAD]
         await pause_failing(self._database, buried, now=now)
         await let_in(self._database, self._clock, self._hints, written.settled.awaited)
+        return bool(settled or written.refused)
 
     async def _set_apart(
         self, verdict: Verdict, error: Exception, settled: dict[UUID, RunState], *, now: datetime
