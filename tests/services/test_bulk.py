@@ -1,5 +1,6 @@
 """Many at once: what a filter means is counted, changed job by job, and nothing else is touched."""
 
+from contextlib import AsyncExitStack
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from rota.domain.job import Job
 from rota.domain.run_filter import RunFilter
 from rota.errors import InvalidInput
 from rota.services.definitions import job_filter
+from rota.store.database import Lane
 from rota.store.jobs import JobFilter
 from rota.testing import RotaKit
 from tests.services.stories import every
@@ -26,6 +28,16 @@ async def put_teams(kit: RotaKit) -> None:
     jobs = [every("1h", f"b/{n}", labels={"team": "billing"}) for n in range(3)]
     await kit.put(*jobs, every("1h", "sales", labels={"team": "sales"}))
     await kit.put(every("1h", "b/0", tenant_id="acme", labels={"team": "billing"}))
+
+
+async def test_what_is_asked_of_many_takes_none_of_the_connections_for_claims(rota_kit: RotaKit) -> None:
+    await put_teams(rota_kit)
+    await rota_kit.on_demand.trigger("sales", tenant_id="default")
+    async with AsyncExitStack() as stack:
+        for _ in range(rota_kit.database.size_of(Lane.WORK)):
+            await stack.enter_async_context(rota_kit.database.transaction(lane=Lane.WORK))
+        assert (await rota_kit.rota.bulk.count(BILLING, tenant_id="default")).matched == 3
+        assert (await rota_kit.rota.bulk.cancel(RunFilter(), tenant_id="default")).cancelled == 1
 
 
 async def test_a_team_is_paused_and_resumed_and_earlier_pauses_stay(rota_kit: RotaKit) -> None:

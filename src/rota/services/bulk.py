@@ -19,11 +19,11 @@ from rota.errors import Conflict, InvalidInput, Locked, NotFound, QuotaExceeded,
 from rota.services.definitions import Definitions, Missed, StoredJob
 from rota.services.hints import CANCELS, Hints
 from rota.services.on_demand import OnDemand
-from rota.services.turns import Turns
+from rota.services.turns import TURN_WAIT, Turns
 from rota.store import bulk as store
 from rota.store import jobs as stored_jobs
 from rota.store.audit import SYSTEM
-from rota.store.database import Database
+from rota.store.database import Database, Lane
 from rota.store.jobs import JobFilter
 from rota.store.requests import SlotKey
 
@@ -87,12 +87,13 @@ class Bulk:
     def __init__(
         self, database: Database, clock: Clock, hints: Hints, *, definitions: Definitions, on_demand: OnDemand
     ) -> None:
-        self._database = database
+        self._database = database.on(Lane.CALLS)
+        self._wide = database.on(Lane.READS)
         self._clock = clock
         self._hints = hints
         self._definitions = definitions
         self._on_demand = on_demand
-        self._turns = Turns()
+        self._turns = Turns(patience=TURN_WAIT)
 
     async def count(self, where: JobFilter, *, tenant_id: str) -> Count:
         """Return how many jobs a filter means."""
@@ -100,7 +101,7 @@ class Bulk:
         async with self._turns.of(tenant_id):
             while matched <= COUNT_LIMIT:
                 page = await stored_jobs.page(
-                    self._database, tenant_id=tenant_id, where=where, after=after, limit=COUNT_PAGE
+                    self._wide, tenant_id=tenant_id, where=where, after=after, limit=COUNT_PAGE
                 )
                 matched += len(page)
                 if len(page) < COUNT_PAGE:
@@ -195,7 +196,7 @@ class Bulk:
             raise InvalidInput("state", f"runs that are {where.state} have ended", hint="name pending or running")
         async with self._turns.of(tenant_id):
             return await store.matching_live(
-                self._database, where, tenant_id=tenant_id, since=where.since or _EVER,
+                self._wide, where, tenant_id=tenant_id, since=where.since or _EVER,
                 until=where.until or _FOREVER, limit=limit,
             )  # fmt: skip
 
@@ -205,7 +206,7 @@ class Bulk:
         """Do it to one page of jobs, for BULK_TIME at most."""
         check_whole("limit", limit, 1, BULK_LIMIT)
         check_text("after", after, limit=NAME_LIMIT)
-        page = await stored_jobs.page(self._database, tenant_id=tenant_id, where=where, after=after, limit=limit)
+        page = await stored_jobs.page(self._wide, tenant_id=tenant_id, where=where, after=after, limit=limit)
         began = self._clock.monotonic()
         left: list[Left] = []
         matched = done = 0
