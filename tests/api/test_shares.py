@@ -12,6 +12,7 @@ from rota.api import body, polls
 from rota.api import claim_sizes as sizes
 from rota.domain.attempt import Report
 from rota.services.completion import Completion, Reported
+from rota.services.fleet import Fleet, Health
 from tests.api.conftest import Caller, Served, soon
 
 
@@ -186,3 +187,22 @@ async def test_a_claim_carries_so_many_bytes_and_gives_the_rest_back(
     assert [len(second), len(third)] == [2, 1]
     assert {run["run_id"] for run in (*first, *second, *third)} == made
     assert all(run["attempt"] == 1 for run in (*first, *second, *third)), "what was given back is not charged"
+
+
+async def test_however_many_strangers_ask_for_readiness_the_database_is_asked_by_one(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, may_answer, health = 0, asyncio.Event(), Fleet.health
+
+    async def counted(fleet: Fleet) -> Health:
+        nonlocal asked
+        asked += 1
+        await may_answer.wait()
+        return await health(fleet)
+
+    monkeypatch.setattr(Fleet, "health", counted)
+    asking = [asyncio.create_task(server.caller().get("/readyz")) for _ in range(20)]
+    await soon(lambda: asked > 0, server.caller().health)
+    may_answer.set()
+    assert {answer.status for answer in await asyncio.gather(*asking)} == {503}
+    assert asked < 20

@@ -444,6 +444,7 @@ async def test_every_change_is_in_the_audit_log_page_by_page(
 EVERY_A = JobFilterQuestion(prefix="a")
 NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
     "read": [
+        lambda c: c.freezes(),
         lambda c: c.get_job("a"),
         lambda c: c.list_jobs(),
         lambda c: c.next_slots("a"),
@@ -462,6 +463,8 @@ NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
         lambda c: c.pools(),
     ],
     "jobs:write": [
+        lambda c: c.freeze(),
+        lambda c: c.unfreeze(),
         lambda c: c.put_job(job()),
         lambda c: c.put_jobs([job()]),
         lambda c: c.pause_job("a"),
@@ -490,6 +493,7 @@ NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
         lambda c: c.tokens(),
         lambda c: c.revoke_token("x"),
         lambda c: c.audit(),
+        lambda c: c.rotate_signing_secret(),
         lambda c: c.tenants(),
         lambda c: c.put_tenant("t"),
         lambda c: c.put_limit("crm", permits=1),

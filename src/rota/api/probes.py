@@ -39,7 +39,7 @@ async def healthz() -> Response:
 async def readyz(api: TheApi) -> Response:
     """Say whether schedulers tick, workers claim, and the database answers."""
     try:
-        health = await api.cluster.fleet.health()
+        health = await api.health()
     except DatabaseUnavailable:
         return answer(SILENT_DATABASE, status=503)
     document = judged(health, now=api.cluster.clock.now())

@@ -17,6 +17,7 @@ from rota.api.metrics import Metrics
 from rota.api.polls import LongPolls
 from rota.clock import Clock
 from rota.errors import RotaError
+from rota.services.fleet import Health
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +41,7 @@ class Api:
         self.polls = LongPolls(cluster.hints, cluster.clock)
         self.metrics = Metrics(cluster)
         self._background: set[asyncio.Task[None]] = set()
+        self._health: asyncio.Task[Health] | None = None
 
     def note_uses(self) -> None:
         """Write down which tokens were used, if that is due; nobody waits for it."""
@@ -51,6 +53,15 @@ class Api:
             await self.cluster.access.note_used(token_ids)
         except RotaError as error:
             _log.debug("token.use_not_noted", tokens=len(token_ids), error=str(error))
+
+    async def health(self) -> Health:
+        """Return how the cluster does. Whoever asks while the database is asked hears the same: anybody may.
+
+        Raises DatabaseUnavailable.
+        """
+        if self._health is None or self._health.done():
+            self._health = asyncio.create_task(self.cluster.fleet.health())
+        return await asyncio.shield(self._health)
 
     async def close(self) -> None:
         """Wait for what is still being written."""
