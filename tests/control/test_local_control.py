@@ -445,6 +445,7 @@ EVERY_A = JobFilterQuestion(prefix="a")
 NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
     "read": [
         lambda c: c.freezes(),
+        lambda c: c.skipped_slots(),
         lambda c: c.get_job("a"),
         lambda c: c.list_jobs(),
         lambda c: c.next_slots("a"),
