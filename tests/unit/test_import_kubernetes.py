@@ -173,7 +173,7 @@ def bomb(levels: int = 30) -> str:
         ("a: " + "[" * (DEPTH_LIMIT + 1) + "]" * (DEPTH_LIMIT + 1), "nested more than"),
         ("[" * 300_000, "nest"),
         ("{a: " * 200_000, "nested more than"),
-        ("[" + "a," * 400_000 + "]", "values"),
+        ("[" + "a," * 600_000 + "]", "values"),
         ("a: 1" + ":1" * 400_000, "no int"),
         ("a: " + "9" * 400_000, "no int"),
         ("{[a]: b}", "key that is no text"),
@@ -225,3 +225,42 @@ def test_no_bytes_raise_and_a_good_document_survives(data: bytes) -> None:
     read(data)
     text = data.decode("utf-8", errors="ignore")
     assert "good" in [job.job_id for job in read(text + "\n---\n" + manifest(metadata="{name: good}")).jobs]
+
+
+def cron_job(name: str = "backup", *, schedule: str = "0 2 * * *", image: str = "a", more: str = "") -> str:
+    return (
+        f'{{apiVersion: batch/v1, kind: CronJob, metadata: {{{name}}}, spec: {{schedule: "{schedule}", {more}'
+        f" jobTemplate: {{spec: {{template: {{spec: {{containers: [{{name: a, image: {image}}}]}}}}}}}}}}}}"
+    )
+
+
+def test_a_suspended_one_whose_date_never_comes_is_a_job_on_demand() -> None:
+    result = read(cron_job("name: by-hand", schedule="0 0 31 2 *", more="suspend: true,").encode())
+    (entry,) = result.imported
+    assert (entry.job.schedule, entry.paused) == (None, False)
+    assert any("a job on demand" in warning.text for warning in result.warnings)
+    assert read(cron_job("name: by-hand", schedule="0 0 31 2 *").encode()).jobs == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["metadata:\n  name: {{ .Release.Name }}-backup\n", "a: 1\n{{- if .Values.backup }}\n", '{{ include "x" . }}'],
+)
+def test_a_helm_template_is_refused_by_name(text: str) -> None:
+    (refusal,) = read(f"kind: CronJob\napiVersion: batch/v1\n{text}".encode()).refused
+    assert "is a Helm template" in refusal.reason
+    assert "`helm template`" in refusal.reason
+
+
+def test_one_handler_with_two_images_is_said() -> None:
+    text = "\n---\n".join(cron_job(f"name: backup, namespace: {place}", image=place) for place in ("one", "two"))
+    result = read(text.encode())
+    assert len(result.jobs) == 2
+    assert any("with another image" in warning.text for warning in result.warnings)
+
+
+def test_a_list_of_two_megabytes_is_read() -> None:
+    items = [cron_job(f"name: job-{n}, annotations: {{note: {'x' * 1700}}}") for n in range(1100)]
+    data = ("{kind: List, apiVersion: v1, items: [" + ",\n".join(items) + "]}").encode()
+    assert len(data) > 2_000_000
+    assert len(read(data).jobs) == 1100

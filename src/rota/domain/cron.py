@@ -19,6 +19,9 @@ from rota.errors import InvalidSchedule
 # that has one (29 February on one weekday) comes again within 40 years, also over 2100.
 _PROBE: Final = datetime(2000, 1, 1)
 
+NEVER: Final = "no such date ever comes"
+"""What a refusal says of days that no calendar has."""
+
 _DAY: Final = timedelta(days=1)
 _LONGEST_MONTH: Final = {4: 30, 6: 30, 9: 30, 11: 30, 2: 29}
 
@@ -139,7 +142,7 @@ def wall_times(text: str, *, seconds: bool = False) -> WallTimes:
         possible = False
     if not possible:
         days = f"day-of-month {expression.day}, month {expression.month}, day-of-week {expression.weekday}"
-        raise InvalidSchedule("expression", f"no such date ever comes: {days}", hint="correct the day or the month")
+        raise InvalidSchedule("expression", f"{NEVER}: {days}", hint="correct the day or the month")
     return walls
 
 

@@ -5,10 +5,12 @@ that handler, and finds image, command, arguments and environment in the payload
 means to Kubernetes: backoffLimit 6, a backoff from 10 s to 6 min, no deadline, runs may overlap.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from rota.domain.cron import NEVER
 from rota.domain.job import MAX_ATTEMPTS_LIMIT, Job, Overlap
 from rota.domain.retry import RetryPolicy
 from rota.domain.schedule import Schedule, cron, is_interval
@@ -21,6 +23,7 @@ NO_DEADLINE: Final = timedelta(days=1)
 BACKOFF: Final = RetryPolicy(initial=timedelta(seconds=10), factor=2.0, cap=timedelta(minutes=6), jitter=0.0)
 DEFAULT_BACKOFF_LIMIT: Final = 6
 
+_TEMPLATE: Final = re.compile(r"\{\{-? *[.$\w\"(][^\n}]{0,200}")
 _CONTAINERS: Final = "spec.jobTemplate.spec.template.spec.containers"
 _SOURCES: Final = {
     "job_id": "metadata.name",
@@ -48,6 +51,13 @@ def read_kubernetes(data: bytes, *, file: str, tz: str = "UTC") -> ImportResult:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         harvest.refuse(data.count(b"\n", 0, error.start) + 1, "the file is not UTF-8")
+        return harvest.result()
+    template = _TEMPLATE.search(text)
+    if template is not None:
+        line = text.count("\n", 0, template.start()) + 1
+        harvest.refuse(
+            line, f"the file is a Helm template ({excerpt(template[0])}): import what `helm template` prints"
+        )
         return harvest.result()
     for document in read_documents(text):
         if document.fault is not None:
@@ -123,7 +133,16 @@ class _Reader:
 
 
 def _read_cron_job(source: _Reader, harvest: Harvest, *, tz: str) -> None:
-    schedule, schedule_line = _schedule(source, harvest, tz=tz), source.last_line
+    schedule: Schedule | None
+    try:
+        schedule = _schedule(source, harvest, tz=tz)
+    except InvalidInput as error:
+        # A date that never comes is how a CronJob is kept for runs by hand.
+        if not (NEVER in error.reason and source.flag("spec.suspend")):
+            raise
+        schedule = None
+        harvest.warn(source.root.line, "it is suspended and its date never comes: a job on demand, without a schedule")
+    schedule_line = source.last_line
     try:
         job = _job(source, schedule, harvest)
     except InvalidInput as error:
@@ -131,15 +150,27 @@ def _read_cron_job(source: _Reader, harvest: Harvest, *, tz: str) -> None:
             raise
         source.get(_SOURCES[error.field])
         raise InvalidInput(_SOURCES[error.field], error.reason, hint=error.hint) from error
-    paused = source.flag("spec.suspend")
+    paused = source.flag("spec.suspend") and schedule is not None
     line = source.root.line
     harvest.add(job, line=line, paused=paused)
     harvest.warn(line, f"a worker must register the handler {excerpt(job.handler)}: Rota starts no containers itself")
-    for warning in schedule.warnings:
+    for warning in schedule.warnings if schedule is not None else ():
         harvest.warn(schedule_line, warning)
+    _check_image(job, harvest, line=line)
 
 
-def _job(source: _Reader, schedule: Schedule, harvest: Harvest) -> Job:
+def _check_image(job: Job, harvest: Harvest, *, line: int) -> None:
+    """Warn of two jobs of one handler, as in two namespaces, that want different images."""
+    first = harvest.first_of(job.handler)
+    if first is not None and first.job.payload.get("image") != job.payload.get("image"):
+        harvest.warn(
+            line,
+            f"the handler {excerpt(job.handler)} serves {excerpt(first.job.job_id)} too, with another image: it must"
+            " look at the payload, or one of the two needs a name of its own",
+        )
+
+
+def _job(source: _Reader, schedule: Schedule | None, harvest: Harvest) -> Job:
     name = source.text("metadata.name", required=True)
     assert name is not None
     namespace = source.text("metadata.namespace")

@@ -97,6 +97,7 @@ class Harvest:
     _refused_beyond: int = 0
     _warned_beyond: int = 0
     _unknown_zones: int = 0
+    _first_of: dict[str, ImportedJob] = field(default_factory=dict)
 
     def add(self, job: Job, *, line: int, paused: bool = False, former_id: str | None = None) -> None:
         """Keep a job; one whose id stands in the file already, or that is one too many, is refused."""
@@ -106,9 +107,13 @@ class Harvest:
         elif len(self._imported) >= JOB_LIMIT:
             self.refuse(line, f"the file holds more than {JOB_LIMIT} jobs (split it)")
         else:
-            self._imported[job.job_id] = ImportedJob(
-                job=job, file=self.file, line=line, paused=paused, former_id=former_id
-            )
+            entry = ImportedJob(job=job, file=self.file, line=line, paused=paused, former_id=former_id)
+            self._imported[job.job_id] = entry
+            self._first_of.setdefault(job.handler, entry)
+
+    def first_of(self, handler: str) -> ImportedJob | None:
+        """Return the first job of this file that has this handler."""
+        return self._first_of.get(handler)
 
     def refuse(self, line: int, reason: str) -> None:
         if len(self._refused) < NOTE_LIMIT:

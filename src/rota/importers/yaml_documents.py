@@ -14,11 +14,11 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-SIZE_LIMIT: Final = 1 << 20
+SIZE_LIMIT: Final = 4 << 20
 """The most bytes of a YAML file."""
 DOCUMENT_LIMIT: Final = 1000
 DEPTH_LIMIT: Final = 50
-VALUE_LIMIT: Final = 100_000
+VALUE_LIMIT: Final = 500_000
 """The most values of a document, keys among them."""
 
 _CORE: Final = "tag:yaml.org,2002:"
