@@ -44,7 +44,7 @@ async def test_resumed_by_policy_a_job_catches_up_as_after_an_outage(rota_kit: R
     assert resumed.state == "active"
     await rota_kit.tick()
     assert await slots(rota_kit) == [START + 9 * MINUTE, START + 10 * MINUTE]
-    assert await ledger(rota_kit) == [("misfire", START + MINUTE, START + 8 * MINUTE, 8)]
+    assert await ledger(rota_kit) == [("paused", START + MINUTE, START + 8 * MINUTE, 8)]
 
 
 async def test_resumed_with_drop_a_job_enters_what_it_missed_into_the_ledger(rota_kit: RotaKit) -> None:

@@ -49,9 +49,16 @@ async def test_no_identity_comes_from_a_counter_that_could_run_out(rota_kit: Rot
     assert narrow == []
 
 
-async def test_there_is_no_default_partition_to_fill_up(rota_kit: RotaKit) -> None:
-    """B96: a month that is missing is made when it is needed, so no row ever lies where its month should be."""
-    assert await fetch(rota_kit, "SELECT partrelid FROM pg_partitioned_table WHERE partdefid <> 0") == []
+async def test_only_far_slots_lie_in_the_shared_partition(rota_kit: RotaKit) -> None:
+    """B96: a slot of these months lies in its month; what is far off moves there when its month is made."""
+    rows = await fetch(
+        rota_kit, "SELECT c.relname::text AS shared FROM pg_partitioned_table p JOIN pg_class c ON c.oid = p.partdefid"
+    )
+    assert sorted(row["shared"] for row in rows) == ["attempt_far", "run_far"]
+    await rota_kit.put(every("10s"))
+    await rota_kit.advance(60)
+    assert await fetch(rota_kit, "SELECT FROM rota.run LIMIT 1")
+    assert await fetch(rota_kit, "SELECT FROM rota.run_far") == []
 
 
 @pytest.mark.parametrize("size", [9_000, PAYLOAD_LIMIT])
