@@ -66,11 +66,13 @@ class Caller:
 
     async def ask(
         self, method: str, path: str, json: Any = None, *, body: bytes | io.BytesIO | None = None,
-        kind: str = "application/json",
+        kind: str = "application/json", encoding: str | None = None,
     ) -> Answer:  # fmt: skip
-        """Ask; the path is sent as it stands."""
+        """Ask; the path is sent as it stands, and so is the body, whatever its encoding is said to be."""
         data: bytes | io.BytesIO | None = body if body is not None or json is None else jsonlib.dumps(json).encode()
         headers = self.headers if data is None else {"Content-Type": kind, **self.headers}
+        if encoding is not None:
+            headers = {"Content-Encoding": encoding, **headers}
         async with self.session.request(
             method, URL(self.url + path, encoded=True), data=data, headers=headers, allow_redirects=False
         ) as response:

@@ -25,7 +25,6 @@ from rota.errors import InvalidInput, TooLarge
         b"[Infinity]",
         b"-Infinity",
         b"\xff\xfe",
-        b"1" * 5000,
         b"{}{}",
     ],
 )
@@ -41,6 +40,7 @@ def test_what_is_not_json_is_malformed(text: bytes) -> None:
         rb'{"\u0000": 1}',
         rb'["\ud800"]',
         b'{"a": 1e999}',
+        b'{"a": ' + b"1" * 5000 + b"}",
         b"[" * 102 + b"]" * 102,
         b"[" * 100_000 + b"]" * 100_000,
         b'{"a":' * 5000 + b"1" + b"}" * 5000,

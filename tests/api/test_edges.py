@@ -132,6 +132,13 @@ async def test_a_body_that_is_not_json_is_refused_by_its_type(me: Caller) -> Non
     assert (answer.status, answer.code) == (415, "unsupported-media")
 
 
+async def test_a_body_that_says_it_is_compressed_is_refused_and_not_read_as_if_it_were_not(me: Caller) -> None:
+    answer = await me.ask("PUT", "/v1/jobs/tick", body=b'{"handler": "h"}', encoding="gzip")
+    assert (answer.status, answer.code) == (415, "unsupported-media")
+    plain = await me.ask("PUT", "/v1/jobs/tick", body=b'{"handler": "h"}', encoding="identity")
+    assert plain.status == 200
+
+
 async def test_a_body_of_ten_megabytes_is_refused_unless_it_is_a_batch(me: Caller) -> None:
     big = io.BytesIO(b'{"handler": "h", "description": "' + b"x" * 10_000_000 + b'"}')
     refused = await me.ask("PUT", "/v1/jobs/tick", body=big)

@@ -20,7 +20,7 @@ def drawn(table: Table, width: int) -> list[str]:
     return screen.export_text().splitlines()
 
 
-@pytest.mark.parametrize(("width", "absent"), [(80, ["attempt", "finished"]), (110, ["attempt"]), (130, [])])
+@pytest.mark.parametrize(("width", "absent"), [(80, ["attempt", "finished"]), (114, ["attempt"]), (130, [])])
 def test_ids_and_instants_are_whole_or_absent(width: int, absent: list[str]) -> None:
     lesser = ("attempt", "finished")
     lines = drawn(Table(columns=COLUMNS, rows=RUNS, lesser=lesser), width)
@@ -32,6 +32,20 @@ def test_ids_and_instants_are_whole_or_absent(width: int, absent: list[str]) -> 
     assert all("2026-01-01T02:30:00Z" in row for row in rows)
     assert all(("2026-01-01T02:30:09.250Z" in row) == ("finished" not in absent) for row in rows)
     assert any(line.strip() == f"no room for {', '.join(absent)}; --json has all" for line in lines) == bool(absent)
+
+
+@pytest.mark.parametrize("job", ["sample-minutely", "nightly.crontab-backup-full-7d7"])
+def test_a_terminal_of_80_columns_cuts_neither_a_job_nor_a_state(job: str) -> None:
+    columns = ("run", "job", "slot", "state", "attempt")
+    rows = [(uuid4(), job, SLOT, "succeeded", "1/3")]
+    runs = "\n".join(drawn(Table(columns=columns, rows=rows, lesser=("attempt", "slot")), 80))
+    assert f"{job}   succeeded" in runs
+    jobs = Table(
+        columns=("job", "state", "handler", "schedule", "next slot", "pool", "version"),
+        rows=[(job, "active", "shell", "at minutes 9 and 39 of every hour, Europe/Berlin time", SLOT, "default", 1)],
+        lesser=("version", "pool", "handler"),
+    )
+    assert f"{job}   active" in "\n".join(drawn(jobs, 80))
 
 
 def test_a_heading_is_as_plain_as_a_cell() -> None:

@@ -55,6 +55,19 @@ async def test_without_any_live_worker_runs_stay_ready(rota_kit: RotaKit) -> Non
     assert run.gate == "open"
 
 
+async def test_doctor_names_a_pool_that_no_live_worker_serves(rota_kit: RotaKit) -> None:
+    """Other pools have workers, so that nothing else would tell."""
+    await rota_kit.put(every("10s", "served"), every("10s", "misspelt", pool="bgi"))
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    await worker.announce()
+    assert await waiting(rota_kit) == [], "nothing waits yet"
+    await rota_kit.advance(20)
+    await worker.announce()
+    assert await waiting(rota_kit) == ["2 runs wait in pool 'bgi', which no live worker serves"]
+    await rota_kit.worker("w-2", handlers=["h"], pool="bgi").announce()
+    assert await waiting(rota_kit) == []
+
+
 async def test_a_worker_that_has_gone_does_not_count_as_knowing(rota_kit: RotaKit) -> None:
     await rota_kit.put(every("10s", "strange", handler="new"))
     gone, old = rota_kit.worker("w-new", handlers=["new"]), rota_kit.worker("w-old", handlers=["h"])

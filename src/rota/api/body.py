@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,6 +106,8 @@ async def read(request: Request, bodies: Bodies, *, owner: str, limit: int, hold
     content = await _content(request, limit=limit, hold=hold)
     if not content:
         return ReadRequest(request, b"", None)
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise UnsupportedMedia("a compressed body is not read", hint="send it without Content-Encoding")
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type not in (MERGE_PATCH if request.method == "PATCH" else JSON):
         raise UnsupportedMedia("the body must be application/json", hint="send a Content-Type header that says so")
@@ -119,8 +122,11 @@ def parse(content: bytes) -> Any:
         value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object_of)
     except RecursionError:
         raise InvalidInput("body", f"is nested more than {DEPTH_LIMIT} deep") from None
-    except ValueError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise Malformed("body", f"is not JSON: {str(error)[:200]}") from None
+    except ValueError:
+        # Python's own bound, which it tells in words for programmers.
+        raise InvalidInput("body", f"has a number of more than {sys.get_int_max_str_digits()} digits") from None
     try:
         _check(value, depth=0)
     except _Refused as refused:
@@ -152,7 +158,7 @@ async def _content(request: Request, *, limit: int, hold: Callable[[int], None])
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number that JSON knows")
+    raise Malformed("body", f"is not JSON: {name} is not a number that JSON knows")
 
 
 class _Repeated(dict[str, Any]):

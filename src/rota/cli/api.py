@@ -25,8 +25,9 @@ async def api(
 ) -> None:
     """Serve the HTTP API, and its documentation at /docs.
 
-    It asks for tokens, so there must be one; TLS is for whatever stands in front of it. SIGTERM or Ctrl-C: calls under
-    way end, long polls are answered at once.
+    It asks for tokens, so there must be one; TLS is for whatever stands in front of it.
+
+    On SIGTERM or Ctrl-C it finishes the calls under way, and answers long polls at once.
     """
     import structlog
 

@@ -71,7 +71,9 @@ async def replay(
     """
     asked = [run_id_of(text) for text in run_ids or []]
     if replay_all == bool(asked):
-        raise InvalidInput("run_id", "give ids or --all, one of both", hint="`rota dead list` shows the ids")
+        raise InvalidInput(
+            "run_id", "give either ids or --all, which takes filters", hint="`rota dead list` shows the ids"
+        )
     chosen: dict[str, Any] = {
         "job": job, "handler": handler, "label": label, "since": since, "until": until, "error": error, "rate": rate,
     }  # fmt: skip

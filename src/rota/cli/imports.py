@@ -252,9 +252,14 @@ def _preview(found: Found) -> Table | None:
 def _answer(call: Call, found: Found, document: dict[str, Any], text: str, table: Table | None) -> None:
     call.out.answer(document, *([table] if table is not None else []), text)
     for warning in found.warnings:
-        call.out.warn(f"{warning.file}:{warning.line}: warning: {warning.text}")
+        call.out.warn(f"{_line(warning.file, warning.line)}: warning: {warning.text}")
     for refusal in found.refused:
-        call.out.warn(f"{refusal.file}:{refusal.line}: refused: {refusal.reason}")
+        call.out.warn(f"{_line(refusal.file, refusal.line)}: refused: {refusal.reason}")
+
+
+def _line(file: str, line: int) -> str:
+    """Return where something stands; line 0 is the whole file."""
+    return f"{file}:{line}" if line else file
 
 
 def _place(entry: "ImportedJob") -> str:

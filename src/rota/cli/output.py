@@ -16,7 +16,10 @@ PIPE_WIDTH: Final = 240
 """Columns of a table that no terminal shows."""
 TEXT_WIDTH: Final = 10
 """Columns that a text gets at least before lesser columns are left out."""
-COLUMN_GAP: Final = 2
+ID_WIDTH: Final = 32
+"""The same for the first text of a row, which is an id or a name."""
+COLUMN_GAP: Final = 3
+EDGES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +149,10 @@ def _fitting(table: Table, width: int) -> list[int]:
     for number, column in enumerate(table.columns):
         longest = max((cell_len(cell(row[number])) for row in table.rows), default=0)
         wanted = max(cell_len(column), longest)
-        needs.append(wanted if _is_whole(table, number) else min(wanted, TEXT_WIDTH))
+        needs.append(wanted if _is_whole(table, number) else min(wanted, TEXT_WIDTH if number else ID_WIDTH))
     shown = list(range(len(table.columns)))
     for lesser in table.lesser:
-        if sum(needs[number] + COLUMN_GAP for number in shown) <= width + COLUMN_GAP:
+        if sum(needs[number] for number in shown) + COLUMN_GAP * (len(shown) - 1) + EDGES <= width:
             break
         shown.remove(table.columns.index(lesser))
     return shown

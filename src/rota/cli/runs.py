@@ -130,7 +130,9 @@ async def cancel(
         job=job, state=state, handler=handler, label=label, since=since, until=until, error=error, failed=failed
     )
     if cancel_all == (run_id is not None):
-        raise InvalidInput("run_id", "give an id or --all, one of both", hint="`rota run list` shows the ids")
+        raise InvalidInput(
+            "run_id", "give either an id or --all, which takes filters", hint="`rota run list` shows the ids"
+        )
     if not cancel_all and where != filter_of():
         raise InvalidInput("all", "is missing: the other options choose among all", hint="say --all, or leave them out")
     async with call.control() as control:

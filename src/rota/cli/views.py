@@ -119,8 +119,8 @@ def runs_table(runs: Sequence["RunDocument"]) -> Table:
     names = [name for name, _ in shown]
     lesser = [
         name
-        for name in ("worker", "attempt", "finished", "started", "duration", "error")
-        if name == "attempt" or name in names
+        for name in ("worker", "attempt", "finished", "started", "duration", "error", "slot")
+        if name in ("attempt", "slot") or name in names
     ]
     return Table(
         columns=("run", "job", "slot", "state", "attempt", *names),
@@ -172,7 +172,7 @@ def dead_table(letters: Sequence["RunDocument"]) -> Table:
         for letter in letters
     ]
     columns = ("run", "job", "slot", "died", "attempt", "error")
-    return Table(columns=columns, rows=rows, right=frozenset({"attempt"}), lesser=("attempt", "died"))
+    return Table(columns=columns, rows=rows, right=frozenset({"attempt"}), lesser=("attempt", "died", "slot"))
 
 
 def skipped_table(ranges: Sequence["SkippedDocument"]) -> Table:

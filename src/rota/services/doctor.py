@@ -187,14 +187,20 @@ class Doctor:
     async def _waiting(self) -> Check:
         rows = await store.waiting(self._database, limit=SHOWN)
         findings = [
-            f"{row['runs']} runs in pool {row['pool']!r} wait for a worker that knows the handler {row['handler']!r}"
+            f"{_waits(row['runs'])} in pool {row['pool']!r} for a worker that knows the handler {row['handler']!r}"
             for row in rows
             if row["gate"] == "handler"
         ]
+        unserved = await store.unserved_pools(self._database, now=self._clock.now(), limit=SHOWN)
+        findings += [f"{_waits(row['runs'])} in pool {row['pool']!r}, which no live worker serves" for row in unserved]
         return Check(name="waiting", findings=tuple(findings), facts={"by_gate": rows})
 
     async def _tables(self) -> Check:
         return Check(name="tables", findings=(), facts={"tables": await store.table_health(self._database)})
+
+
+def _waits(runs: int) -> str:
+    return "1 run waits" if runs == 1 else f"{runs} runs wait"
 
 
 def _before(end: datetime | None) -> Any:

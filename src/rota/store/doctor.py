@@ -97,6 +97,11 @@ async def waiting(database: Database, *, limit: int) -> list[dict[str, Any]]:
     return await _many(database, sql.waiting_by_gate, limit=limit)
 
 
+async def unserved_pools(database: Database, *, now: datetime, limit: int) -> list[dict[str, Any]]:
+    """Return the pools in which runs wait and no worker is live, with how many runs."""
+    return await _many(database, sql.unserved_pools, now=now, limit=limit)
+
+
 async def fleet(database: Database, *, now: datetime) -> dict[str, Any]:
     """Return counts of shards, leases, schedulers and workers, and the versions of tz data in use."""
     return await _one(database, sql.fleet, now=now)

@@ -75,6 +75,14 @@ SELECT rota.run_id(a.job_uid, a.scheduled_for) AS run_id, j.job_id, a.reason
 SELECT pool, gate, handler, count(*) AS runs, min(available_at) AS oldest FROM rota.pending
  GROUP BY pool, gate, handler ORDER BY pool, gate, count(*) DESC LIMIT $limit;
 
+-- name: unserved_pools
+-- Runs whose time has come in pools that no live worker serves for their tenant. Those of the gate `handler` are told already.
+SELECT pool, count(*) AS runs FROM rota.pending p
+ WHERE available_at <= $now AND gate <> 'handler'
+   AND NOT EXISTS (SELECT FROM rota.worker w WHERE w.pool = p.pool AND w.expires_at > $now AND w.draining_at IS NULL
+                      AND (w.tenant_id IS NULL OR w.tenant_id = p.tenant_id))
+ GROUP BY pool ORDER BY count(*) DESC, pool LIMIT $limit;
+
 -- name: fleet
 -- How many own, live, hold and lag, in one row.
 SELECT (SELECT count(*) FROM rota.shard WHERE owner IS NOT NULL AND expires_at > $now) AS owned_shards,
