@@ -1,5 +1,8 @@
 """What all tests share: the fixtures that ship to users, and a hypothesis that asserts no wall-clock time."""
 
+from typing import Final
+
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["rota.testing.plugin"]
@@ -7,3 +10,18 @@ pytest_plugins = ["rota.testing.plugin"]
 # Machines are shared and noisy: an example that takes long is no failure.
 settings.register_profile("rota", deadline=None)
 settings.load_profile("rota")
+
+LONG: Final = (
+    "tests/acceptance/",
+    "tests/model/",
+    "tests/api/test_openapi.py",
+    "tests/store/test_plans.py",
+    "tests/store/test_version_before.py",
+    "tests/cli/test_dev.py",
+)
+"""Where tests take long: these begin, so that in the end no worker waits for the other one's last test."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long tests first."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))

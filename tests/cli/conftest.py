@@ -1,46 +1,30 @@
 """The command line in the test's own process, each test with a fresh, migrated database."""
 
 import asyncio
-import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 import structlog
-from typer.testing import CliRunner
 
 from rota.assembly import opened
-from rota.cli.root import app
 from rota.domain.attempt import Outcome, Report
 from rota.domain.job import Job
 from rota.settings import Settings
 from rota.testing import TestCluster
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What a command said, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
+from tests.cli.running import Said, run
 
 
 class Cli:
     """Runs commands as `rota WORD...` would."""
 
     def __call__(self, *words: str, typed: str | None = None) -> Said:
-        result = CliRunner().invoke(app, list(words), input=typed)
-        assert "Traceback" not in result.stderr
-        return Said(code=result.exit_code, out=result.stdout, err=result.stderr)
+        said = run(words, typed=typed)
+        assert "Traceback" not in said.err
+        return said
 
     def json(self, *words: str, typed: str | None = None) -> Any:
         """Run a command with --json that must succeed; returns its document."""

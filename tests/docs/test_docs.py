@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 import typer.main
 from prometheus_client.metrics import MetricWrapperBase
-from typer.testing import CliRunner
 
 import rota
 from rota.api.app import create_app
-from rota.cli.root import app as cli
+from rota.cli.root import app
 from rota.domain.attempt import Outcome
 from rota.domain.run import MOVES, Gate
 from rota.errors import RotaError
 from rota.settings import Settings
 from rota.testing import RotaKit, TestCluster
 from rota.worker.metrics import WorkerMetrics
+from tests.cli.running import run
 from tests.docs.pages import ROOT, Block, Page, agrees, exchanges, page, pages
 
 PAGES = pages()
@@ -155,10 +155,10 @@ def test_the_commands_of_a_page_say_what_is_shown(
         for exchange in exchanges(block):
             program, *words = shlex.split(exchange.command)
             assert program == "rota", f"{one.name}, line {block.line}: only rota runs here, mark the block notest"
-            result = CliRunner().invoke(cli, words)
+            said = run(words)
             where = f"{one.name}, line {block.line}: {exchange.command}"
-            assert result.exit_code == exchange.code, f"{where}\n{result.output}{result.exception or ''}"
-            assert agrees(exchange.shown, result.output), f"{where} says\n{result.output}"
+            assert said.code == exchange.code, f"{where}\n{said.both}"
+            assert agrees(exchange.shown, said.both), f"{where} says\n{said.both}"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the pages' own commands need curl")
@@ -283,7 +283,7 @@ def commands(group: Any, path: str = "rota") -> Iterator[tuple[str, Any]]:
 
 def test_every_command_is_listed_with_its_options() -> None:
     one = page("docs/reference/cli.md")
-    known = dict(commands(typer.main.get_command(cli)))
+    known = dict(commands(typer.main.get_command(app)))
     assert {heading for heading in one.headings if heading.startswith("rota ")} == known.keys()
     for path, command in known.items():
         section = one.section(path)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import structlog
@@ -9,7 +10,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 
 from rota.api import (
     access,
@@ -80,10 +81,7 @@ def create_app(
         },
     )  # fmt: skip
     app.state.api = api
-    router: APIRouter = app.router
-    routes = Routes(router)
-    for resource in RESOURCES:
-        resource.register(routes)
+    app.router.routes.extend(_routes())
     docs.register(app)
     # The last one added is the outermost.
     app.add_middleware(Counted, metrics=api.metrics, stopwatch=measure)
@@ -92,6 +90,16 @@ def create_app(
         app.add_middleware(LoopbackOnly)
     app.add_middleware(Edge, clock=cluster.clock)
     return app
+
+
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """Return the routes of all resources: the same ones for every cluster, since a request names its application."""
+    router = APIRouter()
+    routes = Routes(router)
+    for resource in RESOURCES:
+        resource.register(routes)
+    return tuple(router.routes)
 
 
 async def _refused(request: Request, error: Any) -> Response:
