@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from rota.domain.attempt import Outcome
 from rota.errors import SetupFailed
@@ -140,17 +141,18 @@ async def test_what_a_command_leaves_in_the_background_may_write_on(
 
 
 async def test_what_still_writes_in_the_background_ends_with_its_worker(
-    desk: FakeDesk, registry: HandlerRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    desk: FakeDesk, registry: HandlerRegistry, tmp_path: Path
 ) -> None:
     pid = tmp_path / "pid"
     loop = f"echo $$ > {pid}.new; mv {pid}.new {pid}; while :; do echo again; sleep 0.05; done"
     run = desk.add("shell", {"command": f"sh -c '{loop}' & echo started"})
-    async with at_work(desk, registry, allow_shell=True):
-        await desk.until(lambda: run.state == "succeeded" and pid.exists())
-        left = int(pid.read_text())
-        assert lives(left)
-    await desk.until(lambda: not lives(left))
-    assert "shell.background_ended" in capsys.readouterr().out
+    with capture_logs() as said:
+        async with at_work(desk, registry, allow_shell=True):
+            await desk.until(lambda: run.state == "succeeded" and pid.exists())
+            left = int(pid.read_text())
+            assert lives(left)
+        await desk.until(lambda: not lives(left))
+    assert "shell.background_ended" in [entry["event"] for entry in said]
 
 
 async def test_a_failed_commands_output_is_kept_though_its_background_still_writes(

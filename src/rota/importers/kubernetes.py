@@ -23,7 +23,11 @@ NO_DEADLINE: Final = timedelta(days=1)
 BACKOFF: Final = RetryPolicy(initial=timedelta(seconds=10), factor=2.0, cap=timedelta(minutes=6), jitter=0.0)
 DEFAULT_BACKOFF_LIMIT: Final = 6
 
-_TEMPLATE: Final = re.compile(r"\{\{-? *[.$\w\"(][^\n}]{0,200}")
+_TEMPLATE: Final = re.compile(
+    r"\{\{-? *(?:(?:if|else|end|range|with|include|template|define|tpl|toYaml)\b|[$(]|"
+    r"\.(?:Values|Release|Chart|Files|Capabilities)\b)[^\n}]{0,200}"
+)
+"""What Helm's templates begin with. A command may hold other braces (`docker ps --format '{{.Names}}'`)."""
 _CONTAINERS: Final = "spec.jobTemplate.spec.template.spec.containers"
 _SOURCES: Final = {
     "job_id": "metadata.name",
