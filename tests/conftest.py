@@ -1,8 +1,10 @@
 """What all tests share: the fixtures that ship to users, and a hypothesis that asserts no wall-clock time."""
 
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
+import structlog
 from hypothesis import settings
 
 pytest_plugins = ["rota.testing.plugin"]
@@ -10,6 +12,14 @@ pytest_plugins = ["rota.testing.plugin"]
 # Machines are shared and noisy: an example that takes long is no failure.
 settings.register_profile("rota", deadline=None)
 settings.load_profile("rota")
+
+
+@pytest.fixture(autouse=True)
+def _logging_of_its_own() -> Iterator[None]:
+    """A command that a test runs in this process chooses what is logged: for that test alone."""
+    yield
+    structlog.reset_defaults()
+
 
 LONG: Final = (
     "tests/acceptance/",

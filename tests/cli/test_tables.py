@@ -34,12 +34,16 @@ def test_ids_and_instants_are_whole_or_absent(width: int, absent: list[str]) -> 
     assert any(line.strip() == f"no room for {', '.join(absent)}; --json has all" for line in lines) == bool(absent)
 
 
-@pytest.mark.parametrize("job", ["sample-minutely", "nightly.crontab-backup-full-7d7"])
-def test_a_terminal_of_80_columns_cuts_neither_a_job_nor_a_state(job: str) -> None:
+@pytest.mark.parametrize("job", ["sample-minutely", "nightly.crontab-backup-27c"])
+def test_80_columns_show_a_run_with_its_job_and_state(job: str) -> None:
     columns = ("run", "job", "slot", "state", "attempt")
-    rows = [(uuid4(), job, SLOT, "succeeded", "1/3")]
-    runs = "\n".join(drawn(Table(columns=columns, rows=rows, lesser=("attempt", "slot")), 80))
-    assert f"{job}   succeeded" in runs
+    run = uuid4()
+    table = Table(columns=columns, rows=[(run, job, SLOT, "succeeded", "1/3")], lesser=("attempt", "slot"))
+    assert f"{run}   {job}   succeeded" in "\n".join(drawn(table, 80))
+
+
+@pytest.mark.parametrize("job", ["sample-minutely", "nightly.crontab-backup-full-7d7"])
+def test_80_columns_show_a_job_with_its_state(job: str) -> None:
     jobs = Table(
         columns=("job", "state", "handler", "schedule", "next slot", "pool", "version"),
         rows=[(job, "active", "shell", "at minutes 9 and 39 of every hour, Europe/Berlin time", SLOT, "default", 1)],

@@ -34,10 +34,20 @@ async def pooled(dsn: str, folder: Path, **settings: str) -> AsyncIterator[str]:
     )  # fmt: skip
     try:
         async with asyncio.timeout(20):
-            while not (folder / f".s.PGSQL.{PORT}").exists():
+            while not await _answers(folder / f".s.PGSQL.{PORT}"):
                 assert process.returncode is None, (folder / "pgbouncer.log").read_text()
                 await SystemClock().sleep(0.005)
         yield at(dsn, host=str(folder), port=PORT)
     finally:
         process.kill()
         await process.wait()
+
+
+async def _answers(path: Path) -> bool:
+    """Tell whether somebody listens there: a socket's file is there a little before."""
+    try:
+        _, writer = await asyncio.open_unix_connection(path)
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -16,6 +16,8 @@ PIPE_WIDTH: Final = 240
 """Columns of a table that no terminal shows."""
 TEXT_WIDTH: Final = 10
 """Columns that a text gets at least before lesser columns are left out."""
+SHORTEST_TEXT: Final = 4
+"""The same where the columns that cannot be left out have no room."""
 ID_WIDTH: Final = 32
 """The same for the first text of a row, which is an id or a name."""
 COLUMN_GAP: Final = 3
@@ -120,8 +122,8 @@ def rich_table(table: Table, *, width: int) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = _fitting(table, width)
-    left_out = [table.columns[number] for number in range(len(table.columns)) if number not in shown]
+    widths = _fitting(table, width)
+    left_out = [column for number, column in enumerate(table.columns) if number not in widths]
     caption = f"no room for {', '.join(left_out)}; --json has all" if left_out else None
     drawn = RichTable(
         box=SIMPLE_HEAD,
@@ -131,31 +133,45 @@ def rich_table(table: Table, *, width: int) -> Any:
         caption=caption,
         caption_justify="left",
     )
-    for number in shown:
+    for number, room in widths.items():
         column = table.columns[number]
         justify: Any = "right" if column in table.right else "left"
         overflow: Any = "fold" if number == 0 else "ellipsis"
-        drawn.add_column(plain(column), justify=justify, overflow=overflow, no_wrap=_is_whole(table, number))
+        drawn.add_column(
+            plain(column), width=room, justify=justify, overflow=overflow, no_wrap=_is_whole(table, number)
+        )
     for row in table.rows:
-        drawn.add_row(*(Text(cell(row[number])) for number in shown))
+        drawn.add_row(*(Text(cell(row[number])) for number in widths))
     return drawn
 
 
-def _fitting(table: Table, width: int) -> list[int]:
-    """Return the numbers of the columns that have room: lesser ones go until the others have theirs."""
+def _fitting(table: Table, width: int) -> dict[int, int]:
+    """Return how wide each column is that has room, by its number: lesser ones go until the others have what they need.
+
+    What is left then goes to texts that are cut short, from the left; what lacks then is taken from them.
+    """
     from rich.cells import cell_len
 
-    needs = []
+    wanted: dict[int, int] = {}
+    widths: dict[int, int] = {}
     for number, column in enumerate(table.columns):
         longest = max((cell_len(cell(row[number])) for row in table.rows), default=0)
-        wanted = max(cell_len(column), longest)
-        needs.append(wanted if _is_whole(table, number) else min(wanted, TEXT_WIDTH if number else ID_WIDTH))
-    shown = list(range(len(table.columns)))
+        wanted[number] = max(cell_len(column), longest)
+        least = TEXT_WIDTH if number else ID_WIDTH
+        widths[number] = wanted[number] if _is_whole(table, number) else min(wanted[number], least)
+
+    def left() -> int:
+        return width - EDGES - COLUMN_GAP * (len(widths) - 1) - sum(widths.values())
+
     for lesser in table.lesser:
-        if sum(needs[number] for number in shown) + COLUMN_GAP * (len(shown) - 1) + EDGES <= width:
+        if left() >= 0:
             break
-        shown.remove(table.columns.index(lesser))
-    return shown
+        del widths[table.columns.index(lesser)]
+    for number in widths:
+        if not _is_whole(table, number):
+            widths[number] += min(left(), wanted[number] - widths[number])
+            widths[number] = max(widths[number], SHORTEST_TEXT)
+    return widths
 
 
 def _is_whole(table: Table, number: int) -> bool:
