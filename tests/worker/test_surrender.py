@@ -1,11 +1,13 @@
 """What a heart does after its worker's end: it gives leases back, in batches that do not wait for each other."""
 
 import asyncio
+from io import BytesIO
 from typing import cast
 
 import pytest
 
 from rota.domain.attempt import Outcome
+from rota.worker import frames
 from rota.worker.heart_process import BATCH, HeartProcess
 from rota.worker.lease_book import line_of
 from tests.worker.fake_desk import FakeDesk
@@ -36,7 +38,10 @@ async def test_a_batch_that_cannot_be_given_back_keeps_no_other(monkeypatch: pyt
     claims = [claim for _ in range(3) for claim in await desk.claim(info_of(app.handlers), limit=BATCH)]
     assert len(claims) == BATCH + 1
     one = heart("one://")
-    one._book.take({"hold": [[*line_of(claim.key, duration=60.0), 60.0] for claim in claims]}, now=0.0)
+    hold = frames.pack({"hold": [[*line_of(claim.key, duration=60.0), 60.0] for claim in claims]})
+    message = frames.read_blocking(BytesIO(hold))
+    assert message is not None
+    one._book.take(message, now=0.0)
     bad = claims[0].key.token
     desk.refuses = lambda report: report.key.token == bad
     await one._part(None)

@@ -1,6 +1,8 @@
 """`rota scheduler` and `rota worker`: the two processes of an installation, each until SIGTERM or Ctrl-C."""
 
 import asyncio
+import gc
+import logging
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
@@ -153,6 +155,8 @@ async def worker(
             )  # fmt: skip
             _obey(signals, working, tied)
             info = working.info
+            # What was made until now stays: to look through it again and again would cost a busy worker a tenth.
+            gc.freeze()
             log.info("worker.started", name=info.worker_id, pool=info.pool, handlers=sorted(info.handlers))
             await run_together(_until_gone(working, gone), place.keep_going(gone))
     log.info(
@@ -205,8 +209,9 @@ def tell_declared(said: "DeclareAnswer", *, source: str) -> None:
 @contextmanager
 def _counted(settings: "Settings", *, pool: str) -> "Iterator[Callable[[RunEvent], None]]":
     """Yield what takes a worker's events: it logs them and, if that is wanted, counts them where they can be read."""
+    log_ended = _log_ended()
     if settings.metrics_port is None:
-        yield _log_ended
+        yield log_ended
         return
     import structlog
 
@@ -218,7 +223,7 @@ def _counted(settings: "Settings", *, pool: str) -> "Iterator[Callable[[RunEvent
 
     def take(event: "RunEvent") -> None:
         metrics.take(event)
-        _log_ended(event)
+        log_ended(event)
 
     hint = "choose another --metrics-host or --metrics-port"
     with bind(settings.metrics_host, settings.metrics_port, hint=hint) as listener:
@@ -230,26 +235,33 @@ def _counted(settings: "Settings", *, pool: str) -> "Iterator[Callable[[RunEvent
             yield take
 
 
-def _log_ended(event: "RunEvent") -> None:
-    """One line for each attempt that ended: what ran, how it ended, how long it took, and the error's first line."""
+def _log_ended() -> "Callable[[RunEvent], None]":
+    """Return what logs each attempt that ended: what ran, how it ended, how long it took, the error's first line."""
     import structlog
 
     from rota.cli.output import summary
     from rota.domain.attempt import Outcome
 
-    if event.outcome is None:
-        return
-    facts: dict[str, object] = {
-        "run_id": str(event.claim.run_id), "job": event.claim.job_id, "handler": event.claim.handler,
-        "attempt": event.claim.attempt, "outcome": str(event.outcome),
-    }  # fmt: skip
-    if event.started_at is not None and event.ended_at is not None:
-        facts["seconds"] = round((event.ended_at - event.started_at).total_seconds(), 3)
-    log = structlog.get_logger()
-    if event.outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.GAVE_UP, Outcome.LOST):
-        log.warning("attempt.ended", **facts, error=summary(event.error))
-    else:
-        log.info("attempt.ended", **facts)
+    log = structlog.get_logger().bind()
+    troubles = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.GAVE_UP, Outcome.LOST)
+    # Most attempts succeed, in some places thousands a second: of those only what is logged is made into texts.
+    is_told = log.is_enabled_for(logging.INFO)
+
+    def take(event: "RunEvent") -> None:
+        if event.outcome is None or not (is_told or event.outcome in troubles):
+            return
+        facts: dict[str, object] = {
+            "run_id": str(event.claim.run_id), "job": event.claim.job_id, "handler": event.claim.handler,
+            "attempt": event.claim.attempt, "outcome": str(event.outcome),
+        }  # fmt: skip
+        if event.started_at is not None and event.ended_at is not None:
+            facts["seconds"] = round((event.ended_at - event.started_at).total_seconds(), 3)
+        if event.outcome in troubles:
+            log.warning("attempt.ended", **facts, error=summary(event.error))
+        else:
+            log.info("attempt.ended", **facts)
+
+    return take
 
 
 def _obey(signals: StopSignals, working: "Worker", tied: Ties | None) -> None:

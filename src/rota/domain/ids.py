@@ -63,7 +63,9 @@ def to_milliseconds(instant: datetime, *, field: str = "scheduled_for") -> int:
     """
     if instant.tzinfo is None:
         raise InvalidInput(field, "has no zone", hint="give an aware instant such as 2026-01-01T00:00:00Z")
-    milliseconds, finer = divmod(instant - _EPOCH, _MILLISECOND)
+    since = instant - _EPOCH
+    milliseconds, finer = divmod(since.microseconds, 1000)
+    milliseconds += since.seconds * 1000 + since.days * 86_400_000
     if finer:
         raise InvalidInput(field, "has a part finer than a millisecond", hint="slots are whole milliseconds")
     if milliseconds < 0:

@@ -1,5 +1,7 @@
 """Messages between a worker and its own processes: a length of four bytes, then a JSON object.
 
+UUIDs and instants travel as texts.
+
 JSON rather than pickle: what arrives is data, whoever wrote it.
 """
 
@@ -7,6 +9,8 @@ import asyncio
 import json
 import struct
 from typing import Any, BinaryIO, Final
+
+import orjson
 
 FRAME_LIMIT: Final = 64 * 1024 * 1024
 """Bytes. A longer frame is not ours: the two ends have lost step."""
@@ -18,7 +22,11 @@ Message = dict[str, Any]
 
 def pack(message: Message) -> bytes:
     """Return the message as a frame."""
-    body = json.dumps(message, separators=(",", ":")).encode()
+    try:
+        body = orjson.dumps(message, default=list)
+    except TypeError:
+        # A payload may hold numbers of more than 64 bits, and halves of characters.
+        body = json.dumps(message, separators=(",", ":"), default=str).encode()
     assert len(body) <= FRAME_LIMIT, "payloads and error texts are bounded, so frames are"
     return _LENGTH.pack(len(body)) + body
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -36,7 +36,7 @@ class Ended:
     ended_at: datetime | None = None
     is_hopeless: bool = False
     is_substitute: bool = False
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: Backoff | None = None
     """Of one whose lease another transaction holds."""
     not_before: float = 0.0
     """On the stopwatch: it is reported again from then on."""
@@ -142,7 +142,8 @@ class Reporter:
             if ended.is_hopeless:
                 self._answered(ended, False)
                 continue
-            if not ended.backoff.failures:
+            if ended.backoff is None:
+                ended.backoff = Backoff()
                 _log.info("report.waits_for_lock", run_id=str(ended.claim.run_id), outcome=ended.report.outcome)
             ended.not_before = self._clock.monotonic() + ended.backoff.next()
             self._locked.append(ended)
