@@ -93,21 +93,21 @@ async def test_a_look_that_commits_late_is_found_though_the_one_before_it_was_an
 ) -> None:
     await put(rota_kit, Limit(name="shut", permits=0))
     await have(rota_kit, 2, job_id="first", priority=9)
-    await have(rota_kit, 3, job_id="held", limits={"shut": 1}, priority=5)
+    await have(rota_kit, 5, job_id="held", limits={"shut": 1}, priority=5)
     await have(rota_kit, 4, job_id="late")
     real, asked = claims.claim_runs, list[dict[str, Any]]()
 
-    async def second_is_late(*arguments: Any, **values: Any) -> Taken:
+    async def third_is_late(*arguments: Any, **values: Any) -> Taken:
         asked.append(values)
-        if len(asked) == 2:
+        if len(asked) == 3:
             raise CommitUnknown("no answer")
         return await real(*arguments, **values)
 
-    monkeypatch.setattr(claims, "claim_runs", second_is_late)
+    monkeypatch.setattr(claims, "claim_runs", third_is_late)
     worker = rota_kit.worker("w-1", handlers=["h"])
     claimed = await worker.claim(limit=5)
     assert jobs_of(claimed) == ["first", "first"]
-    await real(rota_kit.database, **asked[1])
+    await real(rota_kit.database, **asked[2])
     claimed += await worker.claim(limit=5)
     assert len(claimed) == await leases(rota_kit) == 5
 

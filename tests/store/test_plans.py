@@ -23,6 +23,7 @@ BATCH = 500
 SHARDS = list(range(64))
 HOT = ("schedule", "pending", "lease", "job")
 CLAIMED_BY = {"pending_open", "pending_limit", "pending_limit_pool"}
+CLAIMS = ("claim_runs", "claim_limited")
 """The indexes by which a claim reads the queue: the turns', and one of those over runs that wait for a limit."""
 STATEMENTS = {statement.name: statement.text for file in ALL for statement in file}
 
@@ -76,7 +77,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     "name",
     [
-        "due_schedules", "next_due", "live_among", "materialise_runs", "open_due_gates", "claim_runs", "renew_leases",
+        "due_schedules", "next_due", "live_among", "materialise_runs", "open_due_gates", *CLAIMS, "renew_leases",
         "leases_with_jobs", "settle_attempts", "recorded_outcomes", "expired_leases", "trigger_run", "get_run",
         "runs_of_job", "expire_runs", "ask_replaced", "dead_streaks", "make_missed",
         "park_unknown_handlers", "unpark_known_handlers", "reap_attempts",
@@ -96,7 +97,7 @@ async def test_a_hot_statement_reads_no_table_from_end_to_end(full: Any, name: s
 @pytest.mark.parametrize(
     "name",
     [
-        "claim_runs", "open_parked", "renew_leases", "renew_with_progress", "settle_attempts", "reap_attempts",
+        *CLAIMS, "open_parked", "renew_leases", "renew_with_progress", "settle_attempts", "reap_attempts",
         "open_due_gates", "materialise_runs", "expire_runs", "ask_replaced",
     ],
 )  # fmt: skip
@@ -116,15 +117,17 @@ async def test_a_page_of_jobs_is_read_in_order_by_the_index_over_the_names(full:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_claim_walks_the_index_of_its_order(full: Any) -> None:
-    assert await indexes_over_pending(full) <= CLAIMED_BY
+@pytest.mark.parametrize("name", CLAIMS)
+async def test_a_claim_walks_the_index_of_its_order(full: Any, name: str) -> None:
+    assert await indexes_over_pending(full, name) <= CLAIMED_BY
 
 
 @pytest.mark.parametrize("analyzed", ["while empty", "while deep in one pool", "never"])
 async def test_a_claim_walks_its_index_whatever_the_statistics_say(dsn: str, analyzed: str) -> None:
     async with outsider(dsn) as other:
         await mislead(other, analyzed)
-        assert await indexes_over_pending(other) <= CLAIMED_BY
+        for name in CLAIMS:
+            assert await indexes_over_pending(other, name) <= CLAIMED_BY
 
 
 @pytest.mark.parametrize("analyzed", ["while empty", "while deep in one pool", "never"])
@@ -152,9 +155,9 @@ async def mislead(other: Any, analyzed: str) -> None:
         await other.execute("VACUUM rota.pending")
 
 
-async def indexes_over_pending(other: Any) -> set[str]:
+async def indexes_over_pending(other: Any, name: str) -> set[str]:
     """Return the indexes over the queue by which a claim reads."""
-    plan = await generic_plan(other, STATEMENTS["claim_runs"])
+    plan = await generic_plan(other, STATEMENTS[name])
     return {name for node in nodes(plan) if (name := node.get("Index Name", "")).startswith("pending")}
 
 
@@ -165,6 +168,7 @@ class Cycle:
         self._database = database
         self._other = other
         self._at = datetime(2026, 1, day, tzinfo=UTC)
+        self._looks = 0
 
     async def plan_on_empty_tables(self) -> None:
         """Run everything so often that the connections keep a plan, while there is nothing to be found."""
@@ -208,10 +212,12 @@ class Cycle:
         return {row["relname"]: row["seq_tup_read"] for row in rows}
 
     async def _claim(self, round_: Round) -> claims.Taken:
+        self._looks += 1
         tokens = [uuid.uuid4() for _ in range(BATCH)]
         return await claims.claim_runs(
             self._database, pool="default", handlers=["h"], worker_id="w", tokens=tokens, limit=BATCH,
             place=round_.place(0.0, limit=BATCH), turns=round_.turns(BATCH), now=NOW,
+            with_limits=self._looks % 2 == 0,
         )  # fmt: skip
 
 

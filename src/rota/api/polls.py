@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from rota.clock import Clock
 from rota.errors import TooManyCalls
-from rota.services.hints import Hint, Hints, pool_topic
+from rota.services.hints import Hints, pool_topic
 from rota.services.turns import Turns
 
 POLL_INTERVAL: Final = 1.0
@@ -53,7 +53,7 @@ class LongPolls:
                 retry_after=POLL_INTERVAL,
                 hint="let one worker process take several runs, or serve the API from more processes",
             )
-        poll = Poll(self._hints.subscribe(pool_topic(pool)), self._clock, wait=wait)
+        poll = Poll(self._hints, self._clock, pool=pool, wait=wait)
         self._open.add(poll)
         if self._has_ended:
             poll.end()
@@ -102,9 +102,12 @@ class LongPolls:
 class Poll:
     """One caller's waiting. `caller_is_gone`: nobody would read the answer."""
 
-    def __init__(self, hint: Hint, clock: Clock, *, wait: float) -> None:
+    def __init__(self, hints: Hints, clock: Clock, *, pool: str, wait: float) -> None:
         self.caller_is_gone = False
-        self._hint = hint
+        self._hints = hints
+        self._hint = hints.subscribe(pool_topic(pool))
+        self._holds = hints.holds
+        self._pool = pool
         self._clock = clock
         self._deadline = clock.monotonic() + wait
         self._has_ended = False
@@ -117,9 +120,12 @@ class Poll:
     def begin_look(self) -> None:
         """Forget the hints up to now: what they told of is looked for now."""
         self._hint.clear()
+        self._holds = self._hints.holds
 
     async def sleep(self, *, at_most: float) -> bool:
         """Wait for a hint, for the end, or for so many seconds; False: nothing came."""
+        if await self._hints.hold_bell(self._pool, since=self._holds):
+            return True
         return await self._clock.wait(self._hint, min(at_most, self.seconds_left))
 
     def end(self) -> None:

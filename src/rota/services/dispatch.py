@@ -129,12 +129,15 @@ class Dispatch:
             tokens = [uuid.uuid4() for _ in range(max(wanted, scan))]
             if number > 0:
                 now = self._clock.now()
-            place = round_.place(self._clock.monotonic(), limit=wanted)
+            monotonic = self._clock.monotonic()
+            place = round_.place(monotonic, limit=wanted)
+            with_limits = round_.has_limited(monotonic)
             taking.unanswered = tokens
             try:
                 look = await claims.claim_runs(
                     self._database, pool=asked.pool, handlers=sorted(asked.handlers), worker_id=asked.worker_id,
                     tokens=tokens, limit=wanted, place=place, turns=round_.turns(wanted), now=now, key=key,
+                    with_limits=with_limits,
                 )  # fmt: skip
                 taking.unanswered = []
                 taking.claims += look.claims
@@ -148,7 +151,10 @@ class Dispatch:
                 if not taking.claims:
                     raise
                 break
-            if look.refusals:
+            if look.has_limited:
+                # They are looked at by the statement that reckons with limits, which whoever has none is spared.
+                round_.found_limited(monotonic)
+            elif look.refusals:
                 # Many that have to wait may stand in front: they are put aside by more and more.
                 scan = min(SCAN_LIMIT, max(4 * scan, 32))
             elif not look.has_more and place.low_water == BOTTOM:

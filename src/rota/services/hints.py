@@ -2,6 +2,9 @@
 
 In the process a hint sets an event at once. Between processes it is a NOTIFY of its own, coalesced to at most
 HINTS_PER_SECOND and sent outside every state change; listening wants a direct connection and is optional.
+
+What is made in SQL is told of by `rota.ring`, in the caller's own transaction, and only where somebody waits: whoever
+has nothing to do holds the pool's bell, a lock that all who wait share.
 """
 
 import asyncio
@@ -12,8 +15,8 @@ import structlog
 
 from rota.clock import Clock
 from rota.errors import DatabaseUnavailable
-from rota.store.database import Database
-from rota.store.statements import upkeep as sql
+from rota.store.database import Database, Line
+from rota.store.statements import upkeep
 
 HINTS_PER_SECOND: Final = 50
 CHANNEL: Final = "rota_hint"
@@ -53,6 +56,12 @@ class Hints:
         self._unsent: set[str] = set()
         self._anything = asyncio.Event()
         self._has_warned = False
+        self._line: Line | None = None
+        self._bells: dict[str, int] = {}
+        self._bell_turn = asyncio.Lock()
+        self._dropping: set[asyncio.Task[None]] = set()
+        self.holds = 0
+        """How many bells this process has taken so far: whoever looks for work remembers it for `hold_bell`."""
 
     def subscribe(self, topic: str) -> Hint:
         """Return an event that is set at each hint on the topic, as long as somebody keeps it."""
@@ -84,7 +93,7 @@ class Hints:
         topics, self._unsent = self._unsent, set()
         for topic in topics:
             try:
-                await self._database.fetch(sql.send_hint, topic=topic)
+                await self._database.fetch(upkeep.send_hint, topic=topic)
             except Exception as error:
                 # A lost hint costs a poll interval, so it is not tried again.
                 self._note("hint.lost", error, topic=topic)
@@ -92,7 +101,8 @@ class Hints:
     async def _listen(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                async with self._database.listening(CHANNEL, self._wake) as line:
+                async with self._database.listening(CHANNEL, self._ring) as line:
+                    self._line, self._bells = line, {}
                     probed_at = self._clock.monotonic()
                     while not (stop.is_set() or line.is_set()):
                         await self._clock.wait(line, 1.0)
@@ -104,6 +114,8 @@ class Hints:
                 if self._database.way.is_pooled:
                     # Everybody polls: it costs promptness, and was said when the first session was opened.
                     return
+            finally:
+                self._line = None
             await self._clock.wait(stop, _RECONNECT_WAIT)
 
     def _note(self, event: str, error: Exception, **facts: str) -> None:
@@ -113,6 +125,43 @@ class Hints:
         else:
             self._has_warned = True
             log.warning(event, error=repr(error), **facts, exc_info=True)
+
+    async def hold_bell(self, pool: str, *, since: int) -> bool:
+        """Be told of runs of a pool that are made in SQL, up to the next hint of it.
+
+        True: a run that was made since the caller's last look, at which `holds` was `since`, may not have rung: look
+        again. False without a line of our own: everybody polls.
+        """
+        async with self._bell_turn:
+            line = self._line
+            if line is None or line.is_set():
+                return False
+            if pool not in self._bells:
+                try:
+                    [row] = await line.ask(upkeep.hold_bell, pool=pool)
+                except Exception as error:
+                    self._note("bell.not_held", error, pool=pool)
+                    return False
+                if not row["is_held"]:
+                    return False
+                self.holds += 1
+                self._bells[pool] = self.holds
+            return self._bells[pool] > since
+
+    def _ring(self, topic: str) -> None:
+        """Wake who waits; nobody need ring again until they wait again."""
+        self._wake(topic)
+        kind, _, pool = topic.partition(":")
+        if kind == "pool" and self._line is not None and self._bells.pop(pool, None) is not None:
+            dropping = asyncio.get_running_loop().create_task(self._drop_bell(self._line, pool))
+            self._dropping.add(dropping)
+            dropping.add_done_callback(self._dropping.discard)
+
+    async def _drop_bell(self, line: Line, pool: str) -> None:
+        try:
+            await line.ask(upkeep.drop_bell, pool=pool)
+        except Exception as error:
+            self._note("bell.not_dropped", error, pool=pool)
 
     def _wake(self, topic: str) -> None:
         for hint in self._listeners:

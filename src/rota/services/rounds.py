@@ -26,6 +26,9 @@ REST: Final = 4
 """How many times as long as such a look took nobody looks again."""
 LONGEST_REST: Final = 1.0
 
+LIMITED_TIME: Final = 1.0
+"""Seconds for which claims reckon with limits after runs under limits stood in front."""
+
 
 class Round:
     """One round. `tenant_id` is the only tenant whose runs are claimed; None: all of them take turns.
@@ -40,6 +43,15 @@ class Round:
         self._turn_length = TURN_LENGTH
         self._reach = 1
         self._rests_until = float("-inf")
+        self._limited_until = float("-inf")
+
+    def has_limited(self, monotonic: float) -> bool:
+        """Tell whether the next look is to reckon with limits: runs that are under some stood in front just now."""
+        return monotonic < self._limited_until
+
+    def found_limited(self, monotonic: float) -> None:
+        """Take note of a look that left runs under limits in front."""
+        self._limited_until = monotonic + LIMITED_TIME
 
     def is_resting(self, monotonic: float) -> bool:
         """Tell whether a look that found nothing was so long that the next one is to wait: hints come often."""
@@ -64,7 +76,8 @@ class Round:
         """Take note of a claim."""
         is_short = len(taken.claims) < limit
         # One after the other may have nothing but what other workers know: ever more of them are passed by.
-        is_futile = taken.has_more and not taken.claims and not taken.refusals
+        is_left = bool(taken.refusals) or taken.has_limited
+        is_futile = taken.has_more and not taken.claims and not is_left
         self._reach = min(LONGEST_REACH, 2 * self._reach) if is_futile else 1
         if is_short and taken.has_more:
             # Many have a run or two: shorter turns make a batch of them.
@@ -72,7 +85,7 @@ class Round:
         elif not is_short:
             self._turn_length = min(TURN_LENGTH, self._turn_length * 2)
         # A short claim saw the end of the queue, and one that was refused something left it where it was.
-        keeps = not is_short and not taken.refusals
+        keeps = not is_short and not is_left
         low_water = taken.highest if keeps and taken.highest is not None else BOTTOM
         if self._place.alone:
             self._place = replace(self._place, low_water=low_water)

@@ -75,15 +75,17 @@ class Refusal:
 class Taken:
     """What a claim took, in the order of the turns, what it was refused, and where the round goes on.
 
-    `highest` is the last one's highest rank. `has_more`: there may be more than a short claim took.
+    `highest` is the last one's highest rank. `has_more`: there may be more than a short claim took. `has_limited`: runs
+    under limits stood in front, and were left where they are.
     """
 
     claims: list[Claim]
-    refusals: list[Refusal]
     after: str
     owed: int
     highest: int | None
     has_more: bool
+    refusals: Sequence[Refusal] = ()
+    has_limited: bool = False
 
 
 _REFUSAL: Final = tuple(spec.name for spec in fields(Refusal))
@@ -91,11 +93,12 @@ _REFUSAL: Final = tuple(spec.name for spec in fields(Refusal))
 
 async def claim_runs(
     database: Database, *, pool: str, handlers: Sequence[str], worker_id: str, tokens: Sequence[UUID], limit: int,
-    place: Place, turns: int, now: datetime, key: ClaimKey | None = None,
+    place: Place, turns: int, now: datetime, key: ClaimKey | None = None, with_limits: bool = True,
 ) -> Taken:  # fmt: skip
     """Lease at most `limit` runs, of at most `turns` tenants, after a look at no more runs than there are tokens.
 
-    A key is noted with the tokens if there were runs. Raises ClaimRepeated, and takes nothing, if it was noted before.
+    Those under limits are left alone unless asked for `with_limits`. A key is noted with the tokens if there were runs.
+    Raises ClaimRepeated, and takes nothing, if it was noted before.
     """
     values: dict[str, Any] = {
         "pool": pool, "handlers": handlers, "any_handler": ANY_HANDLER in handlers, "worker_id": worker_id,
@@ -104,23 +107,25 @@ async def claim_runs(
         "claim_tenant_id": None if key is None else key.tenant_id, "claim_id": None if key is None else key.claim_id,
     }  # fmt: skip
     try:
-        rows = await database.fetch(sql.claim_runs, **values)
+        rows = await database.fetch(sql.claim_limited if with_limits else sql.claim_runs, **values)
     except asyncpg.UniqueViolationError as error:
         if error.constraint_name != "claim_pkey":
             raise
         raise ClaimRepeated from error
-    runs = [row for row in rows if row["token"] is not None]
-    assert len(runs) <= limit, "a claim gives at most what was asked for"
-    [end] = [row for row in rows if row["has_more"] is not None]
+    # The runs come first, then where the round ended, then the limits that refused some.
+    count = next(number for number, row in enumerate(rows) if row["token"] is None)
+    assert count <= limit, "a claim gives at most what was asked for"
+    runs, end, refusals = rows[:count], rows[count], rows[count + 1 :]
     # Whoever was cut off goes on where he was; a short claim saw the end of all who had a turn.
-    last = runs[-1] if len(runs) == limit else None
+    last = runs[-1] if count == limit else None
     return Taken(
-        claims=[_claim(row, row["claimed_at"], now + timedelta(milliseconds=row["lease_ms"])) for row in runs],
-        refusals=[Refusal(**{name: row[name] for name in _REFUSAL}) for row in rows if row["limit_key"] is not None],
+        claims=[_claim(row, now + timedelta(milliseconds=row["lease_ms"])) for row in runs],
+        refusals=[Refusal(**{name: row[name] for name in _REFUSAL}) for row in refusals],
         after=(last or end)["queued_by"],
         owed=0 if last is None else -last["number"] % last["weight"],
         highest=None if last is None else last["rank"],
         has_more=end["has_more"],
+        has_limited=not with_limits and end["has_limited"],
     )
 
 
@@ -140,7 +145,7 @@ async def forget_claims(database: Database, *, before: datetime, limit: int) -> 
 async def claimed_under(database: Database, tokens: Sequence[UUID], *, worker_id: str) -> list[Claim]:
     """Return what a claim took under these tokens, if anything, and still holds."""
     rows = await database.fetch(sql.claimed_under, tokens=tokens, worker_id=worker_id)
-    return [_claim(row, row["claimed_at"], row["expires_at"]) for row in rows]
+    return [_claim(row, row["expires_at"]) for row in rows]
 
 
 async def jobs_of_tenant(database: Database, keys: Sequence[LeaseKey], *, tenant_id: str) -> frozenset[int]:
@@ -303,11 +308,17 @@ def _key(row: Any) -> LeaseKey:
     return LeaseKey(row["shard"], row["job_uid"], row["scheduled_for"], row["token"])
 
 
-def _claim(row: Any, claimed_at: datetime, expires_at: datetime) -> Claim:
+def _payload(text: str | None) -> dict[str, Any]:
+    # Not orjson: a payload may hold numbers of any length.
+    payload: dict[str, Any] = json.loads(text) if text and text != "{}" else {}
+    return payload
+
+
+def _claim(row: Any, expires_at: datetime) -> Claim:
     return Claim(
         key=_key(row), tenant_id=row["tenant_id"] or "", job_id=row["job_id"] or "", handler=row["handler"] or "",
-        payload=json.loads(row["payload"]) if row["payload"] else {}, attempt=row["attempt"],
-        max_attempts=row["max_attempts"], claimed_at=claimed_at, expires_at=expires_at,
+        payload=_payload(row["payload"]), attempt=row["attempt"],
+        max_attempts=row["max_attempts"], claimed_at=row["claimed_at"], expires_at=expires_at,
         lease_duration=timedelta(milliseconds=row["lease_ms"]), timeout=timedelta(milliseconds=row["timeout_ms"]),
         losses=row["losses"], available_at=row["available_at"],
     )  # fmt: skip

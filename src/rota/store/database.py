@@ -261,6 +261,7 @@ class Line(asyncio.Event):
     def __init__(self, raw: Any) -> None:
         super().__init__()
         self._raw = raw
+        self._turn = asyncio.Lock()
         raw.add_termination_listener(lambda _: self.set())
 
     async def probe(self) -> None:
@@ -268,7 +269,12 @@ class Line(asyncio.Event):
 
         Raises DatabaseUnavailable, and the line has ended.
         """
-        await Connection(self._raw).fetch(upkeep.backend, within=PROBE_TIMEOUT)
+        await self.ask(upkeep.backend)
+
+    async def ask(self, statement: Statement, /, **values: Any) -> list[Any]:
+        """Run a short statement in this very session, in the order of the calls. Raises DatabaseUnavailable."""
+        async with self._turn:
+            return await Connection(self._raw).fetch(statement, within=PROBE_TIMEOUT, **values)
 
 
 def translate(error: Exception, name: str, *, sent: bool = True) -> Exception:

@@ -162,6 +162,127 @@ $$;
 
 COMMENT ON FUNCTION rota.ensure_month(month date) IS 'Make the month''s partitions (UTC) unless they are there; returns how many. Commit at once: it locks run_far.';
 
+CREATE TABLE rota.job (
+    shard smallint NOT NULL,
+    job_uid bigint NOT NULL,
+    tenant_id text NOT NULL,
+    job_id text NOT NULL COLLATE pg_catalog."C",
+    version bigint NOT NULL,
+    handler text NOT NULL,
+    schedule jsonb,
+    payload jsonb NOT NULL,
+    pool text NOT NULL,
+    priority smallint NOT NULL,
+    max_attempts integer NOT NULL,
+    retry jsonb NOT NULL,
+    misfire jsonb NOT NULL,
+    misfire_grace_ms bigint NOT NULL,
+    timeout_ms bigint NOT NULL,
+    lease_ms bigint NOT NULL,
+    jitter_ms bigint NOT NULL,
+    overlap text NOT NULL,
+    start_deadline_ms bigint,
+    labels jsonb NOT NULL,
+    description text NOT NULL,
+    paused_at timestamp with time zone,
+    pause_reason text,
+    quarantined text,
+    deleted_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    resume_at timestamp with time zone,
+    max_concurrency integer,
+    concurrency_key text,
+    key_concurrency integer DEFAULT 1 NOT NULL,
+    limits jsonb DEFAULT '{}'::jsonb NOT NULL,
+    max_losses integer DEFAULT 5 NOT NULL,
+    pause_after integer,
+    dead_since timestamp with time zone,
+    owner text,
+    source text,
+    declared jsonb,
+    overrides jsonb,
+    orphaned_at timestamp with time zone,
+    generation integer DEFAULT 0 NOT NULL,
+    payload_since bigint DEFAULT 1 NOT NULL,
+    resume_missed text,
+    CONSTRAINT job_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
+    CONSTRAINT job_key_concurrency_check CHECK (((key_concurrency >= 1) AND (key_concurrency <= 100000))),
+    CONSTRAINT job_lease_ms_check CHECK ((lease_ms > 0)),
+    CONSTRAINT job_max_attempts_check CHECK ((max_attempts >= 1)),
+    CONSTRAINT job_max_concurrency_check CHECK (((max_concurrency >= 1) AND (max_concurrency <= 100000))),
+    CONSTRAINT job_max_losses_check CHECK ((max_losses >= 1)),
+    CONSTRAINT job_misfire_grace_ms_check CHECK ((misfire_grace_ms >= 0)),
+    CONSTRAINT job_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'queue_one'::text, 'replace'::text]))),
+    CONSTRAINT job_owner_check CHECK ((owner = ANY (ARRAY['code'::text, 'operator'::text]))),
+    CONSTRAINT job_pause_after_check CHECK ((pause_after >= 1)),
+    CONSTRAINT job_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
+    CONSTRAINT job_start_deadline_ms_check CHECK ((start_deadline_ms > 0)),
+    CONSTRAINT job_timeout_ms_check CHECK ((timeout_ms > 0))
+)
+WITH (vacuum_truncate='false');
+
+COMMENT ON COLUMN rota.job.quarantined IS 'Why this job''s schedule cannot be computed; an edit lifts it.';
+
+COMMENT ON COLUMN rota.job.deleted_at IS 'A deleted job keeps its row, since its runs keep their history.';
+
+COMMENT ON COLUMN rota.job.resume_at IS 'When a paused job runs again by itself.';
+
+COMMENT ON COLUMN rota.job.concurrency_key IS 'Where in the payload the key is found, such as payload.customer.';
+
+COMMENT ON COLUMN rota.job.key_concurrency IS 'How many runs with one value of the key may run at once.';
+
+COMMENT ON COLUMN rota.job.limits IS 'Named limits and what a run costs of each.';
+
+COMMENT ON COLUMN rota.job.pause_after IS 'After how many dead letters in a row the job is paused; NULL: never.';
+
+COMMENT ON COLUMN rota.job.dead_since IS 'Dead letters from this instant on count towards pause_after: its last resume.';
+
+COMMENT ON COLUMN rota.job.owner IS 'NULL: put by a version that knew no owners.';
+
+COMMENT ON COLUMN rota.job.source IS 'The app that declares it, or the import that made it.';
+
+COMMENT ON COLUMN rota.job.declared IS 'The definition as the code gave it last.';
+
+COMMENT ON COLUMN rota.job.overrides IS 'Fields that an operator changed since, which stay until the code''s value changes.';
+
+COMMENT ON COLUMN rota.job.orphaned_at IS 'Since when its source declares it no longer.';
+
+COMMENT ON COLUMN rota.job.generation IS 'How many jobs of this id were deleted before this one.';
+
+COMMENT ON COLUMN rota.job.payload_since IS 'The version with which the present payload came.';
+
+COMMENT ON COLUMN rota.job.resume_missed IS 'What becomes of missed slots when the pause ends at resume_at; NULL: policy.';
+
+CREATE FUNCTION rota.free_slots(job rota.job, now_at timestamp with time zone, wanted integer) RETURNS timestamp with time zone[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+  -- The minute from now on is for runs that are asked for one by one.
+  low constant timestamptz := date_trunc('second', now_at) + interval '1 minute';
+  first timestamptz;
+BEGIN
+  SELECT greatest(low, max(r.scheduled_for) + interval '1 ms') INTO first FROM rota.run r
+   WHERE r.shard = job.shard AND r.job_uid = job.job_uid
+     AND r.scheduled_for >= low AND r.scheduled_for < low + interval '1 hour';
+  -- What others make at this moment in transactions of their own cannot be seen, and would be waited for: each takes a
+  -- lot of 16 s that nobody else is at.
+  FOR turn IN 1..200 LOOP
+    EXIT WHEN pg_try_advisory_xact_lock((job.job_uid % 2147483647)::integer, (extract(epoch FROM first) / 16)::integer);
+    first := to_timestamp(16 * ceil((extract(epoch FROM first) + 1) / 16));
+  END LOOP;
+  -- A slot to come stays the scheduler's. Schedules name one instant a second, at most.
+  RETURN ARRAY (
+    SELECT s.slot
+      FROM generate_series(first, first + wanted * interval '1.01 ms' + interval '2 ms', interval '1 ms') s (slot)
+     WHERE job.schedule IS NULL OR NOT rota.may_name(job.schedule, s.slot) LIMIT wanted);
+END
+$$;
+
+COMMENT ON FUNCTION rota.free_slots(job rota.job, now_at timestamp with time zone, wanted integer) IS 'Instants for runs of a job that are asked for at once: free ones, and none that its schedule names.';
+
 CREATE FUNCTION rota.handler_key(handler text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (handler ~ '^https?://'::text) THEN 'http'::text ELSE handler END;
@@ -298,6 +419,84 @@ END;
 
 COMMENT ON FUNCTION rota.limits_on(tenant_id text, job_uid bigint, overlap text, max_concurrency integer, concurrency_key text, key_concurrency integer, limits jsonb, payload jsonb) IS 'The limits that a run of a job with this payload is under, with their numbers of now and what the run costs.';
 
+CREATE FUNCTION rota.make_runs(job rota.job, payloads jsonb[], slots timestamp with time zone[], keys text[], now_at timestamp with time zone, actor text) RETURNS TABLE(item integer, run_id uuid, scheduled_for timestamp with time zone, outcome text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+  wants_now constant boolean := slots IS NULL OR array_position(slots, NULL) IS NOT NULL;
+  free constant timestamptz[] := CASE WHEN wants_now THEN rota.free_slots(job, now_at, cardinality(payloads)) END;
+  asked constant timestamptz[] := ARRAY (
+    SELECT coalesce(t.slot, t.free) FROM unnest(slots, free) WITH ORDINALITY t (slot, free, item) ORDER BY t.item);
+  own text[] := '{}';
+  made timestamptz[];
+BEGIN
+  IF keys IS NOT NULL THEN
+    -- The keys come first, in their order: whoever asks for the same waits here until this transaction has ended.
+    WITH held AS (
+      INSERT INTO rota.idempotency (tenant_id, key, request_hash, run_id, created_at)
+      SELECT job.tenant_id, k.key, rota.request_hash(job.job_id, k.slot, k.payload), rota.run_id(job.job_uid, k.asked), now_at
+        FROM (SELECT DISTINCT ON (u.key) u.* FROM unnest(keys, payloads, slots, asked) WITH ORDINALITY
+                     u (key, payload, slot, asked, item) WHERE u.key IS NOT NULL ORDER BY u.key, u.item) k
+       ORDER BY k.key
+      ON CONFLICT (tenant_id, key) DO NOTHING
+      RETURNING key)
+    SELECT coalesce(array_agg(h.key), '{}') INTO own FROM held h;
+  END IF;
+
+  WITH new AS MATERIALIZED (
+    SELECT DISTINCT ON (u.asked) u.asked AS slot, u.payload,
+           CASE WHEN u.slot IS NULL THEN now_at ELSE greatest(u.slot, now_at) END AS available_at
+      FROM (SELECT t.*, row_number() OVER (PARTITION BY t.key ORDER BY t.item) AS number
+              FROM unnest(asked, payloads, slots, keys) WITH ORDINALITY t (asked, payload, slot, key, item)) u
+     WHERE u.key IS NULL OR u.number = 1 AND u.key IN (SELECT o.key FROM unnest(own) o (key))
+     ORDER BY u.asked, u.item),
+  inserted AS (
+    INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
+    SELECT job.shard, job.job_uid, n.slot, now_at, 'manual', n.payload FROM new n
+    ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING
+    RETURNING scheduled_for),
+  queued AS (
+    INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
+                              priority, deadline_at, has_payload)
+    SELECT job.shard, job.job_uid, n.slot, rota.rank_of(n.available_at, job.priority, job.pool), n.available_at, 0,
+           CASE WHEN n.available_at > now_at THEN 'time' ELSE 'open' END, job.pool, rota.handler_key(job.handler),
+           job.tenant_id, job.priority, n.available_at + job.start_deadline_ms * interval '1 ms', n.payload IS NOT NULL
+      FROM new n WHERE NOT n.slot NOT IN (SELECT i.scheduled_for FROM inserted i))
+  SELECT coalesce(array_agg(i.scheduled_for), '{}') INTO made FROM inserted i;
+
+  INSERT INTO rota.audit (tenant_id, at, audit_id, actor, action, subject, after)
+  SELECT job.tenant_id, now_at, gen_random_uuid(), actor, 'runs.triggered', job.job_id,
+         jsonb_build_object('runs', cardinality(made), 'first', rota.run_id(job.job_uid, min(m.slot)),
+                            'last', rota.run_id(job.job_uid, max(m.slot)))
+    FROM unnest(made) m (slot) HAVING count(*) > 0;
+
+  RETURN QUERY
+  WITH told AS MATERIALIZED (
+    SELECT u.item, u.key, rota.request_hash(job.job_id, u.slot, u.payload) AS request_hash, u.asked,
+           CASE WHEN u.key IS NOT NULL AND (u.number > 1 OR u.key NOT IN (SELECT o.key FROM unnest(own) o (key))) THEN 'repeated'
+                WHEN u.asked IN (SELECT m.slot FROM unnest(made) m (slot)) THEN 'created'
+                ELSE 'taken' END AS outcome
+      FROM (SELECT t.*, row_number() OVER (PARTITION BY t.key ORDER BY t.item) AS number
+              FROM unnest(asked, payloads, slots, keys) WITH ORDINALITY t (asked, payload, slot, key, item)) u),
+  first AS (
+    -- Of two items that want one slot the first gets it.
+    SELECT t.*, row_number() OVER (PARTITION BY t.outcome, t.asked ORDER BY t.item) AS number FROM told t)
+  SELECT f.item::integer, coalesce(i.run_id, rota.run_id(job.job_uid, f.asked)), f.asked,
+         CASE WHEN f.outcome = 'created' AND f.number > 1 THEN 'taken'
+              WHEN f.outcome = 'repeated' AND i.request_hash <> f.request_hash THEN 'reused'
+              ELSE f.outcome END
+    FROM first f
+    LEFT JOIN LATERAL (
+         SELECT x.run_id, x.request_hash FROM rota.idempotency x
+          WHERE f.outcome = 'repeated' AND x.tenant_id = job.tenant_id AND x.key = f.key LIMIT 1) i ON true
+   ORDER BY f.item;
+END
+$$;
+
+COMMENT ON FUNCTION rota.make_runs(job rota.job, payloads jsonb[], slots timestamp with time zone[], keys text[], now_at timestamp with time zone, actor text) IS 'Make runs of a locked job, and say of each item: created, repeated (its key''s run), reused (its key stands for another request), or taken (its slot has a run).';
+
 CREATE FUNCTION rota.may_name(schedule jsonb, instant timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -329,99 +528,6 @@ COMMENT ON TABLE rota.cluster IS 'What was fixed when this database became a Rot
 COMMENT ON COLUMN rota.cluster.functions IS 'SHA-256 of the functions'' text that is in force.';
 
 COMMENT ON COLUMN rota.cluster.works_from IS 'Programs that know the schema up to this version, or a later one, work on it.';
-
-CREATE TABLE rota.job (
-    shard smallint NOT NULL,
-    job_uid bigint NOT NULL,
-    tenant_id text NOT NULL,
-    job_id text NOT NULL COLLATE pg_catalog."C",
-    version bigint NOT NULL,
-    handler text NOT NULL,
-    schedule jsonb,
-    payload jsonb NOT NULL,
-    pool text NOT NULL,
-    priority smallint NOT NULL,
-    max_attempts integer NOT NULL,
-    retry jsonb NOT NULL,
-    misfire jsonb NOT NULL,
-    misfire_grace_ms bigint NOT NULL,
-    timeout_ms bigint NOT NULL,
-    lease_ms bigint NOT NULL,
-    jitter_ms bigint NOT NULL,
-    overlap text NOT NULL,
-    start_deadline_ms bigint,
-    labels jsonb NOT NULL,
-    description text NOT NULL,
-    paused_at timestamp with time zone,
-    pause_reason text,
-    quarantined text,
-    deleted_at timestamp with time zone,
-    created_at timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
-    resume_at timestamp with time zone,
-    max_concurrency integer,
-    concurrency_key text,
-    key_concurrency integer DEFAULT 1 NOT NULL,
-    limits jsonb DEFAULT '{}'::jsonb NOT NULL,
-    max_losses integer DEFAULT 5 NOT NULL,
-    pause_after integer,
-    dead_since timestamp with time zone,
-    owner text,
-    source text,
-    declared jsonb,
-    overrides jsonb,
-    orphaned_at timestamp with time zone,
-    generation integer DEFAULT 0 NOT NULL,
-    payload_since bigint DEFAULT 1 NOT NULL,
-    resume_missed text,
-    CONSTRAINT job_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT job_jitter_ms_check CHECK ((jitter_ms >= 0)),
-    CONSTRAINT job_key_concurrency_check CHECK (((key_concurrency >= 1) AND (key_concurrency <= 100000))),
-    CONSTRAINT job_lease_ms_check CHECK ((lease_ms > 0)),
-    CONSTRAINT job_max_attempts_check CHECK ((max_attempts >= 1)),
-    CONSTRAINT job_max_concurrency_check CHECK (((max_concurrency >= 1) AND (max_concurrency <= 100000))),
-    CONSTRAINT job_max_losses_check CHECK ((max_losses >= 1)),
-    CONSTRAINT job_misfire_grace_ms_check CHECK ((misfire_grace_ms >= 0)),
-    CONSTRAINT job_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'queue_one'::text, 'replace'::text]))),
-    CONSTRAINT job_owner_check CHECK ((owner = ANY (ARRAY['code'::text, 'operator'::text]))),
-    CONSTRAINT job_pause_after_check CHECK ((pause_after >= 1)),
-    CONSTRAINT job_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT job_start_deadline_ms_check CHECK ((start_deadline_ms > 0)),
-    CONSTRAINT job_timeout_ms_check CHECK ((timeout_ms > 0))
-)
-WITH (vacuum_truncate='false');
-
-COMMENT ON COLUMN rota.job.quarantined IS 'Why this job''s schedule cannot be computed; an edit lifts it.';
-
-COMMENT ON COLUMN rota.job.deleted_at IS 'A deleted job keeps its row, since its runs keep their history.';
-
-COMMENT ON COLUMN rota.job.resume_at IS 'When a paused job runs again by itself.';
-
-COMMENT ON COLUMN rota.job.concurrency_key IS 'Where in the payload the key is found, such as payload.customer.';
-
-COMMENT ON COLUMN rota.job.key_concurrency IS 'How many runs with one value of the key may run at once.';
-
-COMMENT ON COLUMN rota.job.limits IS 'Named limits and what a run costs of each.';
-
-COMMENT ON COLUMN rota.job.pause_after IS 'After how many dead letters in a row the job is paused; NULL: never.';
-
-COMMENT ON COLUMN rota.job.dead_since IS 'Dead letters from this instant on count towards pause_after: its last resume.';
-
-COMMENT ON COLUMN rota.job.owner IS 'NULL: put by a version that knew no owners.';
-
-COMMENT ON COLUMN rota.job.source IS 'The app that declares it, or the import that made it.';
-
-COMMENT ON COLUMN rota.job.declared IS 'The definition as the code gave it last.';
-
-COMMENT ON COLUMN rota.job.overrides IS 'Fields that an operator changed since, which stay until the code''s value changes.';
-
-COMMENT ON COLUMN rota.job.orphaned_at IS 'Since when its source declares it no longer.';
-
-COMMENT ON COLUMN rota.job.generation IS 'How many jobs of this id were deleted before this one.';
-
-COMMENT ON COLUMN rota.job.payload_since IS 'The version with which the present payload came.';
-
-COMMENT ON COLUMN rota.job.resume_missed IS 'What becomes of missed slots when the pause ends at resume_at; NULL: policy.';
 
 CREATE FUNCTION rota.numbers_of(limit_key text) RETURNS TABLE(permits integer, rate double precision, burst integer)
     LANGUAGE sql STABLE ROWS 1 PARALLEL SAFE
@@ -508,6 +614,23 @@ $$;
 
 COMMENT ON FUNCTION rota.request_hash(job_id text, scheduled_for timestamp with time zone, payload jsonb) IS 'What a request under an Idempotency-Key must equal to be the same request.';
 
+CREATE FUNCTION rota.ring(pool text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+  -- Idle processes share a lock; whoever gets it alone has nobody to tell. NOTIFY would cost every commit the lock under
+  -- which notifying transactions queue up: ten times fewer commits a second.
+  IF pg_try_advisory_lock(1919907937, hashtext(pool)) THEN
+    PERFORM pg_advisory_unlock(1919907937, hashtext(pool));
+  ELSE
+    PERFORM pg_notify('rota_hint', 'pool:' || pool);
+  END IF;
+END
+$$;
+
+COMMENT ON FUNCTION rota.ring(pool text) IS 'Tell those who wait for a pool''s runs, as soon as this transaction has committed; silent where nobody waits.';
+
 CREATE FUNCTION rota.run_id(job_uid bigint, scheduled_for timestamp with time zone) RETURNS uuid
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     RETURN (((lpad(to_hex(((EXTRACT(epoch FROM scheduled_for) * (1000)::numeric))::bigint), 12, '0'::text) || '8000'::text) || to_hex((job_uid | ((1)::bigint << 63)))))::uuid;
@@ -563,16 +686,9 @@ DECLARE
 BEGIN
   PERFORM rota.check_request(wanted_job, wanted_tenant, given, wanted_slot, given_key);
 
-  -- A job's shard is part of a digest that SQL does not know: one probe of an index in each.
-  SELECT j.* INTO job
-    FROM generate_series(0, (SELECT c.shard_count FROM rota.cluster c) - 1) s
-   CROSS JOIN LATERAL (
-         SELECT x.* FROM rota.job x
-          WHERE x.shard = s::smallint AND x.tenant_id = wanted_tenant AND x.job_id = wanted_job AND x.deleted_at IS NULL
-          LIMIT 1) j;
   -- Locked against an edit or a delete, whose own sweep over the waiting runs could not see this one.
   SELECT j.* INTO job FROM rota.job j
-   WHERE j.shard = job.shard AND j.job_uid = job.job_uid AND j.deleted_at IS NULL FOR SHARE;
+   WHERE j.tenant_id = wanted_tenant AND j.job_id = wanted_job AND j.deleted_at IS NULL LIMIT 1 FOR SHARE;
 
   IF given_key IS NOT NULL THEN
     -- The key comes first: whoever asks for the same waits here until this transaction has ended.
@@ -597,31 +713,37 @@ BEGIN
       USING ERRCODE = 'RT404', HINT = 'put the job first; tenant_id is ''default'' unless it is given';
   END IF;
 
-  -- "Now" is the first instant from now on that is still free: a transaction may want many runs of one job.
+  -- "Now" is an instant from now on that is still free: a transaction may want many runs of one job.
   FOR turn IN 1..50 LOOP
-    IF wanted_slot IS NULL AND rota.may_name(job.schedule, slot) AND EXISTS (
-         SELECT FROM rota.schedule s WHERE s.shard = job.shard AND s.job_uid = job.job_uid AND s.next_slot <= slot) THEN
-      -- A slot to come stays the scheduler's. The next millisecond is none: slots lie a second apart, or more.
-      slot := slot + interval '1 millisecond';
-    END IF;
-    BEGIN
+    IF wanted_slot IS NULL THEN
+      IF job.schedule IS NOT NULL AND rota.may_name(job.schedule, slot) AND EXISTS (
+           SELECT FROM rota.schedule s WHERE s.shard = job.shard AND s.job_uid = job.job_uid AND s.next_slot <= slot) THEN
+        -- A slot to come stays the scheduler's. The next millisecond is none: slots lie a second apart, or more.
+        slot := slot + interval '1 millisecond';
+      END IF;
       INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
       VALUES (job.shard, job.job_uid, slot, now_at, 'manual', given)
       ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING;
       is_new := FOUND;
-    EXCEPTION WHEN check_violation THEN
-      -- The slot's month has got a partition of its own at this very moment.
-      CONTINUE WHEN turn = 1;
-      RAISE;
-    END;
+    ELSE
+      BEGIN
+        INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
+        VALUES (job.shard, job.job_uid, slot, now_at, 'manual', given)
+        ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING;
+        is_new := FOUND;
+      EXCEPTION WHEN check_violation THEN
+        -- The slot's month has got a partition of its own at this very moment.
+        CONTINUE WHEN turn = 1;
+        RAISE;
+      END;
+    END IF;
     IF is_new THEN
       made := rota.run_id(job.job_uid, slot);
     END IF;
     EXIT WHEN made IS NOT NULL OR wanted_slot IS NOT NULL;
-    SELECT max(r.scheduled_for) + interval '1 millisecond' INTO slot FROM rota.run r
-     WHERE r.shard = job.shard AND r.job_uid = job.job_uid
-       AND r.scheduled_for >= slot AND r.scheduled_for < now_at + interval '1 minute';
-    EXIT WHEN slot IS NULL;
+    -- Somewhere in the next tenth of a second, the next second, ten, the next minute: to ask for the last that is taken
+    -- costs more than to try.
+    slot := now_at + ceil(random() * least(60000, 10 * 10 ^ turn)) * interval '1 millisecond';
   END LOOP;
   IF made IS NULL THEN
     RAISE EXCEPTION 'job % has a run at % already%', quote_literal(wanted_job),
@@ -632,10 +754,10 @@ BEGIN
 
   available_at := CASE WHEN wanted_slot IS NULL THEN now_at ELSE greatest(wanted_slot, now_at) END;
   INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
-                            priority, deadline_at)
+                            priority, deadline_at, has_payload)
   VALUES (job.shard, job.job_uid, slot, rota.rank_of(available_at, job.priority, job.pool), available_at, 0,
           CASE WHEN available_at > now_at THEN 'time' ELSE 'open' END, job.pool, rota.handler_key(job.handler),
-          wanted_tenant, job.priority, available_at + job.start_deadline_ms * interval '1 ms');
+          wanted_tenant, job.priority, available_at + job.start_deadline_ms * interval '1 ms', given IS NOT NULL);
   IF given_key IS NOT NULL THEN
     UPDATE rota.idempotency i SET run_id = made WHERE i.tenant_id = wanted_tenant AND i.key = given_key;
   END IF;
@@ -643,11 +765,73 @@ BEGIN
   VALUES (wanted_tenant, now_at, gen_random_uuid(), 'sql:' || current_user, 'run.triggered', made::text,
           jsonb_strip_nulls(jsonb_build_object('job_id', wanted_job, 'scheduled_for', rota.instant_text(slot),
                                                'idempotency_key', given_key)));
+  IF available_at <= now_at THEN
+    PERFORM rota.ring(job.pool);
+  END IF;
   RETURN made;
 END
 $$;
 
 COMMENT ON FUNCTION rota.trigger(job_id text, payload jsonb, tenant_id text, scheduled_for timestamp with time zone, idempotency_key text) IS 'Make one run of a job in the caller''s own transaction, now or at a slot; returns its id.';
+
+CREATE FUNCTION rota.trigger_many(job_id text, payloads jsonb[], tenant_id text DEFAULT 'default'::text, idempotency_keys text[] DEFAULT NULL::text[]) RETURNS SETOF uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+  wanted_job constant text := job_id;
+  wanted_tenant constant text := tenant_id;
+  given constant jsonb[] := payloads;
+  keys constant text[] := idempotency_keys;
+  count constant integer := cardinality(payloads);
+  -- The clock of the primary: no process of Rota is here to say what time it is.
+  now_at constant timestamptz := date_trunc('milliseconds', clock_timestamp());
+  job rota.job;
+  doubtful record;
+  made record;
+BEGIN
+  IF count IS NULL OR count NOT BETWEEN 1 AND 10000 OR array_ndims(given) <> 1 OR cardinality(keys) <> count THEN
+    RAISE EXCEPTION 'payloads: has % items, and there are % keys', coalesce(count, 0), coalesce(cardinality(keys), 0)
+      USING ERRCODE = 'RT422', HINT = 'from 1 to 10000 payloads (NULL is the job''s own), and as many keys or none';
+  END IF;
+  PERFORM rota.check_request(wanted_job, wanted_tenant, NULL, NULL, NULL);
+  -- Only what looks unusual is asked about, one by one, for the words.
+  FOR doubtful IN
+    SELECT u.item, u.payload, u.key FROM unnest(given, keys) WITH ORDINALITY u (payload, key, item)
+     WHERE jsonb_typeof(u.payload) <> 'object' OR octet_length(u.payload::text) > 1000 OR u.key !~ '^[!-~]{1,200}$'
+  LOOP
+    BEGIN
+      PERFORM rota.check_request(wanted_job, wanted_tenant, doubtful.payload, NULL, doubtful.key);
+    EXCEPTION WHEN SQLSTATE 'RT422' THEN
+      RAISE EXCEPTION 'item %, %', doubtful.item, SQLERRM USING ERRCODE = 'RT422', HINT = 'nothing was made';
+    END;
+  END LOOP;
+
+  -- Locked against an edit or a delete, whose own sweep over the waiting runs could not see these.
+  SELECT j.* INTO job FROM rota.job j
+   WHERE j.tenant_id = wanted_tenant AND j.job_id = wanted_job AND j.deleted_at IS NULL LIMIT 1 FOR SHARE;
+  IF job.job_uid IS NULL THEN
+    RAISE EXCEPTION 'there is no job % of tenant %', quote_literal(wanted_job), quote_literal(wanted_tenant)
+      USING ERRCODE = 'RT404', HINT = 'put the job first; tenant_id is ''default'' unless it is given';
+  END IF;
+
+  FOR made IN SELECT m.* FROM rota.make_runs(job, given, NULL, keys, now_at, 'sql:' || current_user) m LOOP
+    IF made.outcome = 'reused' THEN
+      RAISE EXCEPTION 'item %: the idempotency key % stands for another request', made.item, quote_literal(keys[made.item])
+        USING ERRCODE = 'RT411', HINT = 'use a new key for a new request; nothing was made';
+    ELSIF made.outcome = 'taken' THEN
+      RAISE EXCEPTION 'item %: somebody took the instant % of job % at this very moment', made.item,
+        rota.instant_text(made.scheduled_for), quote_literal(wanted_job)
+        USING ERRCODE = 'RT410', HINT = 'ask again; nothing was made';
+    END IF;
+    RETURN NEXT made.run_id;
+  END LOOP;
+  PERFORM rota.ring(job.pool);
+END
+$_$;
+
+COMMENT ON FUNCTION rota.trigger_many(job_id text, payloads jsonb[], tenant_id text, idempotency_keys text[]) IS 'Make many runs of a job in the caller''s own transaction; returns their ids in the order of the payloads. All or none.';
 
 CREATE TABLE rota.attempt (
     shard smallint NOT NULL,
@@ -797,6 +981,7 @@ CREATE TABLE rota.pending (
     losses integer DEFAULT 0 NOT NULL,
     deadline_at timestamp with time zone,
     limit_key text,
+    has_payload boolean DEFAULT true NOT NULL,
     CONSTRAINT pending_attempt_check CHECK ((attempt >= 0)),
     CONSTRAINT pending_gate_check CHECK ((gate = ANY (ARRAY['open'::text, 'time'::text, 'handler'::text, 'limit'::text, 'upstream'::text]))),
     CONSTRAINT pending_limit_check CHECK (((gate <> 'limit'::text) OR (limit_key IS NOT NULL))),
@@ -1213,13 +1398,13 @@ CREATE INDEX dead_by_tenant ON rota.dead USING btree (tenant_id, died_at);
 
 CREATE INDEX idempotency_age ON rota.idempotency USING btree (created_at);
 
+CREATE INDEX job_by_name ON rota.job USING btree (tenant_id, job_id) WHERE (deleted_at IS NULL);
+
 CREATE INDEX job_deleted ON rota.job USING btree (shard, tenant_id, job_id, generation) WHERE (deleted_at IS NOT NULL);
 
 CREATE UNIQUE INDEX job_live ON rota.job USING btree (shard, tenant_id, job_id) WHERE (deleted_at IS NULL);
 
 CREATE INDEX job_of_source ON rota.job USING btree (tenant_id, source) WHERE ((source IS NOT NULL) AND (deleted_at IS NULL));
-
-CREATE INDEX job_of_tenant ON rota.job USING btree (tenant_id) WHERE (deleted_at IS NULL);
 
 CREATE INDEX job_resume ON rota.job USING btree (resume_at) WHERE (resume_at IS NOT NULL);
 

@@ -18,6 +18,8 @@ statement x, with those of its comment lines in force that begin with `-- y: `, 
     -- name: y
     -- like: x
     -- The rows of one m.
+
+What whole statements share is a fragment: text under `-- fragment: z`, which stands where a line says `-- use: z`.
 """
 
 import re
@@ -25,8 +27,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
-_NAME: Final = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
+_NAME: Final = re.compile(r"^-- (name|fragment): ([a-z_]+)$", re.MULTILINE)
 _LIKE: Final = re.compile(r"^-- like: ([a-z_]+)$", re.MULTILINE)
+_USE: Final = re.compile(r"^-- use: ([a-z_]+)$", re.MULTILINE)
 _PARAMETER: Final = re.compile(r"\$([a-z_]+)")
 
 
@@ -67,7 +70,11 @@ class Statements:
 def parse(text: str) -> list[Statement]:
     """Return the statements of a file's text."""
     parts = _NAME.split(text)
-    bodies = dict(zip(parts[1::2], parts[2::2], strict=True))
+    texts = list(zip(parts[1::3], parts[2::3], parts[3::3], strict=True))
+    fragments = {name: _without_remarks(body) for kind, name, body in texts if kind == "fragment"}
+    bodies = {
+        name: _USE.sub(lambda used: fragments[used[1]], body) for kind, name, body in texts if kind == "name"
+    }  # fmt: skip
     return [_parse(name, _resolved(name, bodies)) for name in bodies]
 
 
@@ -82,6 +89,10 @@ def _resolved(name: str, bodies: dict[str, str]) -> str:
     model = "\n".join(line for line in lines if not line.startswith("--") and not line.endswith(f"-- not: {name}"))
     assert mark.search(model), f"{name} is like {like[1]}, which has no line for it"
     return body.replace(like[0], "") + mark.sub("", model)
+
+
+def _without_remarks(body: str) -> str:
+    return "\n".join(line for line in body.strip().splitlines() if not line.startswith("--"))
 
 
 def _parse(name: str, body: str) -> Statement:

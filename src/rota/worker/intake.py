@@ -15,9 +15,9 @@ from rota.worker.desk import Desk, WorkerInfo
 ANNOUNCE_INTERVAL: Final = 5.0
 """Seconds between announcements."""
 
-BUSY_WAIT: Final = 0.1
+BUSY_WAIT: Final = 0.02
 IDLE_WAIT: Final = 1.0
-"""Seconds between questions for work, after a run and after a quiet while. Hints shorten them."""
+"""Seconds between questions for work, after a run and, doubling, after a quiet while. Hints shorten them."""
 
 LAST_CLAIM_TIME: Final = 1.0
 """Seconds that a leaving worker waits for the claim under way."""

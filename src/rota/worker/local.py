@@ -26,6 +26,7 @@ class LocalDesk:
         self._completion = Completion(database, clock, hints)
         self._fleet = Fleet(database, clock)
         self._ready: dict[str, Hint] = {}
+        self._holds = 0
         self._cancels = hints.subscribe(CANCELS)
         self._owns_database = owns_database
 
@@ -52,6 +53,7 @@ class LocalDesk:
         )
 
     async def claim(self, worker: WorkerInfo, *, limit: int) -> list[Claim]:
+        self._holds = self._hints.holds
         return await self._dispatch.claim(
             worker_id=worker.worker_id,
             pool=worker.pool,
@@ -80,6 +82,8 @@ class LocalDesk:
         hint = self._ready.get(worker.pool)
         if hint is None:
             hint = self._ready[worker.pool] = self._hints.subscribe(pool_topic(worker.pool))
+        if await self._hints.hold_bell(worker.pool, since=self._holds):
+            return
         # A limit's next token is no news to anybody: whoever waits for it knows when it will be there.
         await self._clock.wait(hint, min(timeout, self._dispatch.seconds_until_token(worker.pool)))
         hint.clear()

@@ -1,13 +1,6 @@
--- name: claim_runs
--- Take open runs of a pool whose handlers the worker knows, and lease each under its own token: tenants take turns,
--- each with his runs in the order of their ranks, and no run starts past a limit that it is under.
--- The turn begins after tenant $after, or with him while he is $owed runs, and goes round by one index: it jumps from
--- tenant to tenant, so that nobody's backlog is read. Where few have runs each gives his share of the batch at once.
--- Picked by ctid, since statistics of a table that is empty one moment and deep the next make any join plan flip.
--- Rows, permits and buckets are locked before anything is decided: permits by SKIP LOCKED, so that a free one that
--- somebody else takes just then is not waited for; buckets one after the other in the order of their keys.
--- With a $claim_id the tokens are noted under it, and a second claim of that id fails as a whole.
-WITH RECURSIVE turn (tenant_id, place, lap, low_water) AS (
+-- fragment: turns
+-- The queue of a claim: open runs of a pool, those of tenants who take turns, each locked and in the order of the turns.
+turn (tenant_id, place, lap, low_water) AS (
   -- lap 0: the tenant who is owed; 1: those behind him; 2: from the first on; 3: him again, and the round is over.
   SELECT $after::text, 0, CASE WHEN $owed::integer > 0 THEN 0 ELSE 1 END, $low_water::bigint
   UNION ALL
@@ -50,7 +43,7 @@ first AS MATERIALIZED (
   SELECT s.place, s.weight, s.share, p.* FROM shared s
    CROSS JOIN LATERAL (
          SELECT x.ctid AS at, x.shard, x.job_uid, x.scheduled_for, x.attempt, x.losses, x.priority, x.rank, x.handler,
-                x.tenant_id, x.available_at
+                x.tenant_id, x.available_at, x.has_payload
            FROM rota.pending x
           WHERE x.pool = $pool AND x.gate = 'open' AND x.tenant_id = s.tenant_id AND x.rank >= s.low_water
             AND (x.handler = ANY ($handlers::text[]) OR $any_handler AND x.handler NOT IN ('shell', 'http'))
@@ -69,7 +62,7 @@ picked AS MATERIALIZED (
   SELECT h.place, h.weight, h.share, p.* FROM hungry h
    CROSS JOIN LATERAL (
          SELECT x.ctid AS at, x.shard, x.job_uid, x.scheduled_for, x.attempt, x.losses, x.priority, x.rank, x.handler,
-                x.tenant_id, x.available_at
+                x.tenant_id, x.available_at, x.has_payload
            FROM rota.pending x
           WHERE x.pool = $pool AND x.gate = 'open' AND x.tenant_id = h.tenant_id AND x.rank >= h.low_water
             AND (x.handler = ANY ($handlers::text[]) OR $any_handler AND x.handler NOT IN ('shell', 'http'))
@@ -88,6 +81,76 @@ queue AS MATERIALIZED (
                    + CASE WHEN p.tenant_id = $after AND $owed > 0 THEN p.weight - $owed ELSE 0 END AS number
             FROM picked p WHERE NOT p.at NOT IN (SELECT v.at FROM there v)) p
    ORDER BY turn LIMIT $scan),
+
+-- name: claim_runs
+-- Take open runs of a pool whose handlers the worker knows, and lease each under its own token: tenants take turns, each
+-- with his runs in the order of their ranks. Runs that are under a limit are left to `claim_limited`: the last row tells
+-- whether there were any in front.
+-- The turn begins after tenant $after, or with him while he is $owed runs, and goes round by one index: it jumps from
+-- tenant to tenant, so that nobody's backlog is read. Where few have runs each gives his share of the batch at once.
+-- Picked by ctid, since statistics of a table that is empty one moment and deep the next make any join plan flip.
+-- With a $claim_id the tokens are noted under it, and a second claim of that id fails as a whole.
+WITH RECURSIVE
+-- use: turns
+facts AS MATERIALIZED (
+  SELECT q.at, q.turn, q.number, q.weight, q.shard, q.job_uid, q.scheduled_for, q.rank, q.priority, q.losses,
+         q.tenant_id AS queued_by, q.available_at,
+         -- Whoever opened its gate may have read the clock after us: nothing starts before it is available. One that is far
+         -- ahead was computed before the clock was set back.
+         CASE WHEN q.available_at <= $now::timestamptz + interval '5 s' THEN greatest($now, q.available_at)
+              ELSE $now END AS claimed_at,
+         -- What waits as "http" is called by its URL.
+         CASE WHEN q.handler = 'http' THEN coalesce(j.handler, q.handler) ELSE q.handler END AS handler,
+         -- A counter at its column's maximum must not make the whole batch fail.
+         least(q.attempt, 2147483646) + 1 AS attempt,
+         coalesce(j.lease_ms, 60000) AS lease_ms, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
+         coalesce(j.max_attempts, 1) AS max_attempts, j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload,
+         j.version AS job_version,
+         j.overlap <> 'allow' OR j.max_concurrency > 0 OR j.concurrency_key <> '' OR j.limits <> '{}' OR EXISTS (
+           SELECT FROM rota.limits l WHERE l.kind = 'tenant' AND l.tenant_id IN (q.tenant_id, '*')) AS is_limited
+    FROM queue q
+    LEFT JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = q.shard AND x.job_uid = q.job_uid LIMIT 1) j ON true
+    LEFT JOIN LATERAL (
+         SELECT x.payload FROM rota.run x
+          WHERE q.has_payload AND x.shard = q.shard AND x.job_uid = q.job_uid AND x.scheduled_for = q.scheduled_for
+          LIMIT 1) r ON true),
+granted AS MATERIALIZED (
+  SELECT f.*, ($tokens::uuid[])[f.turn] AS token FROM facts f
+   WHERE f.is_limited IS NOT TRUE ORDER BY f.turn LIMIT $limit),
+taken AS (
+  DELETE FROM rota.pending WHERE ctid = ANY (ARRAY (SELECT g.at FROM granted g))),
+leased AS (
+  INSERT INTO rota.lease (shard, job_uid, scheduled_for, token, claimed_at, expires_at, lease_ms, attempt, worker_id,
+                          priority, losses, available_at, job_version)
+  SELECT g.shard, g.job_uid, g.scheduled_for, g.token, g.claimed_at,
+         $now::timestamptz + g.lease_ms * interval '1 ms', g.lease_ms, g.attempt, $worker_id, g.priority, g.losses,
+         g.available_at, g.job_version
+    FROM granted g),
+noted AS (
+  INSERT INTO rota.claim (tenant_id, worker_id, claim_id, tokens, claimed_at)
+  SELECT $claim_tenant_id, $worker_id, $claim_id, array_agg(g.token), $now FROM granted g
+   WHERE $claim_id::uuid IS NOT NULL HAVING count(*) > 0)
+SELECT g.turn, g.queued_by, g.weight, g.number, g.shard, g.job_uid, g.scheduled_for, g.token, g.attempt,
+       g.max_attempts, g.rank, g.handler, g.lease_ms, g.timeout_ms, g.tenant_id, g.job_id, g.payload, g.losses,
+       g.claimed_at, g.available_at, NULL::boolean AS has_more, NULL::boolean AS has_limited
+  FROM granted g
+UNION ALL
+-- Besides the runs, where the round ended, after how many tenants, and whether there may be more where it was.
+SELECT NULL, t.tenant_id, NULL, t.place, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, t.place = $turns + (SELECT count(*) FROM rota.freeze) AND NOT $alone AND NOT EXISTS (
+         SELECT FROM rota.freeze f WHERE f.tenant_id = '*' AND f.lifted_at IS NULL) OR EXISTS (
+         SELECT FROM hungry h WHERE (SELECT count(*) FROM picked p WHERE p.place = h.place) >= h.share + h.more),
+       coalesce((SELECT bool_or(f.is_limited) FROM facts f), false)
+  FROM turn t WHERE t.place = (SELECT max(x.place) FROM turn x)
+ ORDER BY 1;
+
+-- name: claim_limited
+-- Take open runs as `claim_runs` does, also those that are under limits: no run starts past one of them.
+-- Rows, permits and buckets are locked before anything is decided: permits by SKIP LOCKED, so that a free one that
+-- somebody else takes just then is not waited for; buckets one after the other in the order of their keys.
+-- With a $claim_id the tokens are noted under it, and a second claim of that id fails as a whole.
+WITH RECURSIVE
+-- use: turns
 facts AS MATERIALIZED (
   SELECT q.at, q.turn, q.number, q.weight, q.shard, q.job_uid, q.scheduled_for, q.rank, q.priority, q.losses,
          q.tenant_id AS queued_by, q.available_at,
@@ -107,7 +170,8 @@ facts AS MATERIALIZED (
     LEFT JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = q.shard AND x.job_uid = q.job_uid LIMIT 1) j ON true
     LEFT JOIN LATERAL (
          SELECT x.payload FROM rota.run x
-          WHERE x.shard = q.shard AND x.job_uid = q.job_uid AND x.scheduled_for = q.scheduled_for LIMIT 1) r ON true),
+          WHERE q.has_payload AND x.shard = q.shard AND x.job_uid = q.job_uid AND x.scheduled_for = q.scheduled_for
+          LIMIT 1) r ON true),
 -- Which limits they are under, and what is left of those. FULL JOIN stands for joins of sets that have the same keys:
 -- it is never planned as a nested loop.
 asked AS MATERIALIZED (

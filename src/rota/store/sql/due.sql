@@ -75,9 +75,9 @@ made AS (
   RETURNING shard, job_uid, scheduled_for),
 queued AS (
   INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
-                            priority, deadline_at)
+                            priority, deadline_at, has_payload)
   SELECT w.shard, w.job_uid, w.scheduled_for, rota.rank_of(w.available_at, w.priority, w.pool), w.available_at, 0, w.gate,
-         w.pool, w.handler, w.tenant_id, w.priority, w.deadline_at FROM wanted w
+         w.pool, w.handler, w.tenant_id, w.priority, w.deadline_at, false FROM wanted w
    WHERE NOT (w.shard, w.job_uid, w.scheduled_for) NOT IN (SELECT shard, job_uid, scheduled_for FROM made)),
 newest AS MATERIALIZED (
   SELECT n.* FROM unnest($newest_shards::smallint[], $newest_job_uids::bigint[], $newest_slots::timestamptz[],

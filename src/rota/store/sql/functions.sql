@@ -290,16 +290,9 @@ DECLARE
 BEGIN
   PERFORM rota.check_request(wanted_job, wanted_tenant, given, wanted_slot, given_key);
 
-  -- A job's shard is part of a digest that SQL does not know: one probe of an index in each.
-  SELECT j.* INTO job
-    FROM generate_series(0, (SELECT c.shard_count FROM rota.cluster c) - 1) s
-   CROSS JOIN LATERAL (
-         SELECT x.* FROM rota.job x
-          WHERE x.shard = s::smallint AND x.tenant_id = wanted_tenant AND x.job_id = wanted_job AND x.deleted_at IS NULL
-          LIMIT 1) j;
   -- Locked against an edit or a delete, whose own sweep over the waiting runs could not see this one.
   SELECT j.* INTO job FROM rota.job j
-   WHERE j.shard = job.shard AND j.job_uid = job.job_uid AND j.deleted_at IS NULL FOR SHARE;
+   WHERE j.tenant_id = wanted_tenant AND j.job_id = wanted_job AND j.deleted_at IS NULL LIMIT 1 FOR SHARE;
 
   IF given_key IS NOT NULL THEN
     -- The key comes first: whoever asks for the same waits here until this transaction has ended.
@@ -324,31 +317,37 @@ BEGIN
       USING ERRCODE = 'RT404', HINT = 'put the job first; tenant_id is ''default'' unless it is given';
   END IF;
 
-  -- "Now" is the first instant from now on that is still free: a transaction may want many runs of one job.
+  -- "Now" is an instant from now on that is still free: a transaction may want many runs of one job.
   FOR turn IN 1..50 LOOP
-    IF wanted_slot IS NULL AND rota.may_name(job.schedule, slot) AND EXISTS (
-         SELECT FROM rota.schedule s WHERE s.shard = job.shard AND s.job_uid = job.job_uid AND s.next_slot <= slot) THEN
-      -- A slot to come stays the scheduler's. The next millisecond is none: slots lie a second apart, or more.
-      slot := slot + interval '1 millisecond';
-    END IF;
-    BEGIN
+    IF wanted_slot IS NULL THEN
+      IF job.schedule IS NOT NULL AND rota.may_name(job.schedule, slot) AND EXISTS (
+           SELECT FROM rota.schedule s WHERE s.shard = job.shard AND s.job_uid = job.job_uid AND s.next_slot <= slot) THEN
+        -- A slot to come stays the scheduler's. The next millisecond is none: slots lie a second apart, or more.
+        slot := slot + interval '1 millisecond';
+      END IF;
       INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
       VALUES (job.shard, job.job_uid, slot, now_at, 'manual', given)
       ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING;
       is_new := FOUND;
-    EXCEPTION WHEN check_violation THEN
-      -- The slot's month has got a partition of its own at this very moment.
-      CONTINUE WHEN turn = 1;
-      RAISE;
-    END;
+    ELSE
+      BEGIN
+        INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
+        VALUES (job.shard, job.job_uid, slot, now_at, 'manual', given)
+        ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING;
+        is_new := FOUND;
+      EXCEPTION WHEN check_violation THEN
+        -- The slot's month has got a partition of its own at this very moment.
+        CONTINUE WHEN turn = 1;
+        RAISE;
+      END;
+    END IF;
     IF is_new THEN
       made := rota.run_id(job.job_uid, slot);
     END IF;
     EXIT WHEN made IS NOT NULL OR wanted_slot IS NOT NULL;
-    SELECT max(r.scheduled_for) + interval '1 millisecond' INTO slot FROM rota.run r
-     WHERE r.shard = job.shard AND r.job_uid = job.job_uid
-       AND r.scheduled_for >= slot AND r.scheduled_for < now_at + interval '1 minute';
-    EXIT WHEN slot IS NULL;
+    -- Somewhere in the next tenth of a second, the next second, ten, the next minute: to ask for the last that is taken
+    -- costs more than to try.
+    slot := now_at + ceil(random() * least(60000, 10 * 10 ^ turn)) * interval '1 millisecond';
   END LOOP;
   IF made IS NULL THEN
     RAISE EXCEPTION 'job % has a run at % already%', quote_literal(wanted_job),
@@ -359,10 +358,10 @@ BEGIN
 
   available_at := CASE WHEN wanted_slot IS NULL THEN now_at ELSE greatest(wanted_slot, now_at) END;
   INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
-                            priority, deadline_at)
+                            priority, deadline_at, has_payload)
   VALUES (job.shard, job.job_uid, slot, rota.rank_of(available_at, job.priority, job.pool), available_at, 0,
           CASE WHEN available_at > now_at THEN 'time' ELSE 'open' END, job.pool, rota.handler_key(job.handler),
-          wanted_tenant, job.priority, available_at + job.start_deadline_ms * interval '1 ms');
+          wanted_tenant, job.priority, available_at + job.start_deadline_ms * interval '1 ms', given IS NOT NULL);
   IF given_key IS NOT NULL THEN
     UPDATE rota.idempotency i SET run_id = made WHERE i.tenant_id = wanted_tenant AND i.key = given_key;
   END IF;
@@ -370,9 +369,192 @@ BEGIN
   VALUES (wanted_tenant, now_at, gen_random_uuid(), 'sql:' || current_user, 'run.triggered', made::text,
           jsonb_strip_nulls(jsonb_build_object('job_id', wanted_job, 'scheduled_for', rota.instant_text(slot),
                                                'idempotency_key', given_key)));
+  IF available_at <= now_at THEN
+    PERFORM rota.ring(job.pool);
+  END IF;
   RETURN made;
 END
 $$;
+
+CREATE OR REPLACE FUNCTION rota.ring(pool text) RETURNS void
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  -- Idle processes share a lock; whoever gets it alone has nobody to tell. NOTIFY would cost every commit the lock under
+  -- which notifying transactions queue up: ten times fewer commits a second.
+  IF pg_try_advisory_lock(1919907937, hashtext(pool)) THEN
+    PERFORM pg_advisory_unlock(1919907937, hashtext(pool));
+  ELSE
+    PERFORM pg_notify('rota_hint', 'pool:' || pool);
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION rota.ring IS 'Tell those who wait for a pool''s runs, as soon as this transaction has committed; silent where nobody waits.';
+
+CREATE OR REPLACE FUNCTION rota.free_slots(job rota.job, now_at timestamptz, wanted integer) RETURNS timestamptz[]
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  -- The minute from now on is for runs that are asked for one by one.
+  low constant timestamptz := date_trunc('second', now_at) + interval '1 minute';
+  first timestamptz;
+BEGIN
+  SELECT greatest(low, max(r.scheduled_for) + interval '1 ms') INTO first FROM rota.run r
+   WHERE r.shard = job.shard AND r.job_uid = job.job_uid
+     AND r.scheduled_for >= low AND r.scheduled_for < low + interval '1 hour';
+  -- What others make at this moment in transactions of their own cannot be seen, and would be waited for: each takes a
+  -- lot of 16 s that nobody else is at.
+  FOR turn IN 1..200 LOOP
+    EXIT WHEN pg_try_advisory_xact_lock((job.job_uid % 2147483647)::integer, (extract(epoch FROM first) / 16)::integer);
+    first := to_timestamp(16 * ceil((extract(epoch FROM first) + 1) / 16));
+  END LOOP;
+  -- A slot to come stays the scheduler's. Schedules name one instant a second, at most.
+  RETURN ARRAY (
+    SELECT s.slot
+      FROM generate_series(first, first + wanted * interval '1.01 ms' + interval '2 ms', interval '1 ms') s (slot)
+     WHERE job.schedule IS NULL OR NOT rota.may_name(job.schedule, s.slot) LIMIT wanted);
+END
+$$;
+COMMENT ON FUNCTION rota.free_slots IS
+  'Instants for runs of a job that are asked for at once: free ones, and none that its schedule names.';
+
+CREATE OR REPLACE FUNCTION rota.make_runs(job rota.job, payloads jsonb[], slots timestamptz[], keys text[], now_at timestamptz,
+                               actor text)
+  RETURNS TABLE (item integer, run_id uuid, scheduled_for timestamptz, outcome text)
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+  wants_now constant boolean := slots IS NULL OR array_position(slots, NULL) IS NOT NULL;
+  free constant timestamptz[] := CASE WHEN wants_now THEN rota.free_slots(job, now_at, cardinality(payloads)) END;
+  asked constant timestamptz[] := ARRAY (
+    SELECT coalesce(t.slot, t.free) FROM unnest(slots, free) WITH ORDINALITY t (slot, free, item) ORDER BY t.item);
+  own text[] := '{}';
+  made timestamptz[];
+BEGIN
+  IF keys IS NOT NULL THEN
+    -- The keys come first, in their order: whoever asks for the same waits here until this transaction has ended.
+    WITH held AS (
+      INSERT INTO rota.idempotency (tenant_id, key, request_hash, run_id, created_at)
+      SELECT job.tenant_id, k.key, rota.request_hash(job.job_id, k.slot, k.payload), rota.run_id(job.job_uid, k.asked), now_at
+        FROM (SELECT DISTINCT ON (u.key) u.* FROM unnest(keys, payloads, slots, asked) WITH ORDINALITY
+                     u (key, payload, slot, asked, item) WHERE u.key IS NOT NULL ORDER BY u.key, u.item) k
+       ORDER BY k.key
+      ON CONFLICT (tenant_id, key) DO NOTHING
+      RETURNING key)
+    SELECT coalesce(array_agg(h.key), '{}') INTO own FROM held h;
+  END IF;
+
+  WITH new AS MATERIALIZED (
+    SELECT DISTINCT ON (u.asked) u.asked AS slot, u.payload,
+           CASE WHEN u.slot IS NULL THEN now_at ELSE greatest(u.slot, now_at) END AS available_at
+      FROM (SELECT t.*, row_number() OVER (PARTITION BY t.key ORDER BY t.item) AS number
+              FROM unnest(asked, payloads, slots, keys) WITH ORDINALITY t (asked, payload, slot, key, item)) u
+     WHERE u.key IS NULL OR u.number = 1 AND u.key IN (SELECT o.key FROM unnest(own) o (key))
+     ORDER BY u.asked, u.item),
+  inserted AS (
+    INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
+    SELECT job.shard, job.job_uid, n.slot, now_at, 'manual', n.payload FROM new n
+    ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING
+    RETURNING scheduled_for),
+  queued AS (
+    INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
+                              priority, deadline_at, has_payload)
+    SELECT job.shard, job.job_uid, n.slot, rota.rank_of(n.available_at, job.priority, job.pool), n.available_at, 0,
+           CASE WHEN n.available_at > now_at THEN 'time' ELSE 'open' END, job.pool, rota.handler_key(job.handler),
+           job.tenant_id, job.priority, n.available_at + job.start_deadline_ms * interval '1 ms', n.payload IS NOT NULL
+      FROM new n WHERE NOT n.slot NOT IN (SELECT i.scheduled_for FROM inserted i))
+  SELECT coalesce(array_agg(i.scheduled_for), '{}') INTO made FROM inserted i;
+
+  INSERT INTO rota.audit (tenant_id, at, audit_id, actor, action, subject, after)
+  SELECT job.tenant_id, now_at, gen_random_uuid(), actor, 'runs.triggered', job.job_id,
+         jsonb_build_object('runs', cardinality(made), 'first', rota.run_id(job.job_uid, min(m.slot)),
+                            'last', rota.run_id(job.job_uid, max(m.slot)))
+    FROM unnest(made) m (slot) HAVING count(*) > 0;
+
+  RETURN QUERY
+  WITH told AS MATERIALIZED (
+    SELECT u.item, u.key, rota.request_hash(job.job_id, u.slot, u.payload) AS request_hash, u.asked,
+           CASE WHEN u.key IS NOT NULL AND (u.number > 1 OR u.key NOT IN (SELECT o.key FROM unnest(own) o (key))) THEN 'repeated'
+                WHEN u.asked IN (SELECT m.slot FROM unnest(made) m (slot)) THEN 'created'
+                ELSE 'taken' END AS outcome
+      FROM (SELECT t.*, row_number() OVER (PARTITION BY t.key ORDER BY t.item) AS number
+              FROM unnest(asked, payloads, slots, keys) WITH ORDINALITY t (asked, payload, slot, key, item)) u),
+  first AS (
+    -- Of two items that want one slot the first gets it.
+    SELECT t.*, row_number() OVER (PARTITION BY t.outcome, t.asked ORDER BY t.item) AS number FROM told t)
+  SELECT f.item::integer, coalesce(i.run_id, rota.run_id(job.job_uid, f.asked)), f.asked,
+         CASE WHEN f.outcome = 'created' AND f.number > 1 THEN 'taken'
+              WHEN f.outcome = 'repeated' AND i.request_hash <> f.request_hash THEN 'reused'
+              ELSE f.outcome END
+    FROM first f
+    LEFT JOIN LATERAL (
+         SELECT x.run_id, x.request_hash FROM rota.idempotency x
+          WHERE f.outcome = 'repeated' AND x.tenant_id = job.tenant_id AND x.key = f.key LIMIT 1) i ON true
+   ORDER BY f.item;
+END
+$$;
+COMMENT ON FUNCTION rota.make_runs IS
+  'Make runs of a locked job, and say of each item: created, repeated (its key''s run), reused (its key stands for another request), or taken (its slot has a run).';
+
+CREATE OR REPLACE FUNCTION rota.trigger_many(job_id text, payloads jsonb[], tenant_id text DEFAULT 'default',
+                                  idempotency_keys text[] DEFAULT NULL) RETURNS SETOF uuid
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+  wanted_job constant text := job_id;
+  wanted_tenant constant text := tenant_id;
+  given constant jsonb[] := payloads;
+  keys constant text[] := idempotency_keys;
+  count constant integer := cardinality(payloads);
+  -- The clock of the primary: no process of Rota is here to say what time it is.
+  now_at constant timestamptz := date_trunc('milliseconds', clock_timestamp());
+  job rota.job;
+  doubtful record;
+  made record;
+BEGIN
+  IF count IS NULL OR count NOT BETWEEN 1 AND 10000 OR array_ndims(given) <> 1 OR cardinality(keys) <> count THEN
+    RAISE EXCEPTION 'payloads: has % items, and there are % keys', coalesce(count, 0), coalesce(cardinality(keys), 0)
+      USING ERRCODE = 'RT422', HINT = 'from 1 to 10000 payloads (NULL is the job''s own), and as many keys or none';
+  END IF;
+  PERFORM rota.check_request(wanted_job, wanted_tenant, NULL, NULL, NULL);
+  -- Only what looks unusual is asked about, one by one, for the words.
+  FOR doubtful IN
+    SELECT u.item, u.payload, u.key FROM unnest(given, keys) WITH ORDINALITY u (payload, key, item)
+     WHERE jsonb_typeof(u.payload) <> 'object' OR octet_length(u.payload::text) > 1000 OR u.key !~ '^[!-~]{1,200}$'
+  LOOP
+    BEGIN
+      PERFORM rota.check_request(wanted_job, wanted_tenant, doubtful.payload, NULL, doubtful.key);
+    EXCEPTION WHEN SQLSTATE 'RT422' THEN
+      RAISE EXCEPTION 'item %, %', doubtful.item, SQLERRM USING ERRCODE = 'RT422', HINT = 'nothing was made';
+    END;
+  END LOOP;
+
+  -- Locked against an edit or a delete, whose own sweep over the waiting runs could not see these.
+  SELECT j.* INTO job FROM rota.job j
+   WHERE j.tenant_id = wanted_tenant AND j.job_id = wanted_job AND j.deleted_at IS NULL LIMIT 1 FOR SHARE;
+  IF job.job_uid IS NULL THEN
+    RAISE EXCEPTION 'there is no job % of tenant %', quote_literal(wanted_job), quote_literal(wanted_tenant)
+      USING ERRCODE = 'RT404', HINT = 'put the job first; tenant_id is ''default'' unless it is given';
+  END IF;
+
+  FOR made IN SELECT m.* FROM rota.make_runs(job, given, NULL, keys, now_at, 'sql:' || current_user) m LOOP
+    IF made.outcome = 'reused' THEN
+      RAISE EXCEPTION 'item %: the idempotency key % stands for another request', made.item, quote_literal(keys[made.item])
+        USING ERRCODE = 'RT411', HINT = 'use a new key for a new request; nothing was made';
+    ELSIF made.outcome = 'taken' THEN
+      RAISE EXCEPTION 'item %: somebody took the instant % of job % at this very moment', made.item,
+        rota.instant_text(made.scheduled_for), quote_literal(wanted_job)
+        USING ERRCODE = 'RT410', HINT = 'ask again; nothing was made';
+    END IF;
+    RETURN NEXT made.run_id;
+  END LOOP;
+  PERFORM rota.ring(job.pool);
+END
+$$;
+COMMENT ON FUNCTION rota.trigger_many IS
+  'Make many runs of a job in the caller''s own transaction; returns their ids in the order of the payloads. All or none.';
 
 CREATE OR REPLACE FUNCTION rota.complete(run_id uuid, lease_token uuid, result jsonb DEFAULT NULL) RETURNS void
   LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

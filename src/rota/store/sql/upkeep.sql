@@ -9,6 +9,14 @@ SELECT rota.ensure_month($month::date) AS made;
 -- Wake listeners. Sent on its own, outside every state change: NOTIFY inside one destroys group commit.
 SELECT pg_notify('rota_hint', $topic);
 
+-- name: hold_bell
+-- Let `rota.ring` tell this session's process of runs that are made in SQL; false: not at this moment.
+SELECT pg_try_advisory_lock_shared(1919907937, hashtext($pool)) AS is_held;
+
+-- name: drop_bell
+-- Be told no longer.
+SELECT pg_advisory_unlock_shared(1919907937, hashtext($pool)) AS was_held;
+
 -- name: seen_session
 -- What a session shows of the way to the server: which process it meets, and under what bounds it stands by itself.
 -- $own_name is the name under which this very statement was prepared: a pooler that keeps those gives its own names.
