@@ -39,16 +39,25 @@ class Cli:
 
     def bury(self, job_id: str, *, error: str) -> UUID:
         """Make a dead letter: a run of the job whose only attempt fails."""
-        return asyncio.run(_bury(job_id, error))
+        asyncio.run(_put_to_fail_once(job_id))
+        return self.attempt(job_id, Outcome.FAILED, error=error)
+
+    def attempt(self, handler: str, outcome: Outcome, *, error: str | None = None) -> UUID:
+        """Claim a run of a handler as a worker does, and report how it ended; returns the run's id."""
+        return asyncio.run(_attempt(handler, outcome, error))
 
 
-async def _bury(job_id: str, error: str) -> UUID:
+async def _put_to_fail_once(job_id: str) -> None:
     async with opened(Settings()) as rota:
         await rota.definitions.put([Job(job_id=job_id, handler=job_id, max_attempts=1)])
-        run_id = await rota.on_demand.trigger(job_id, tenant_id="default")
-        [claim] = await rota.dispatch.claim(worker_id="w", pool="default", handlers=frozenset({job_id}), limit=1)
-        assert await rota.completion.report([Report(key=claim.key, outcome=Outcome.FAILED, error=error)])
-        return run_id
+        await rota.on_demand.trigger(job_id, tenant_id="default")
+
+
+async def _attempt(handler: str, outcome: Outcome, error: str | None) -> UUID:
+    async with opened(Settings()) as rota:
+        [claim] = await rota.dispatch.claim(worker_id="w", pool="default", handlers=frozenset({handler}), limit=1)
+        assert await rota.completion.report([Report(key=claim.key, outcome=outcome, error=error)])
+        return claim.run_id
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 """`rota job`: definitions go in whole or not at all, and a job is steered by its id."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rota.clock import SystemClock
+from rota.domain.attempt import Outcome
 from tests.cli.conftest import Cli
 
 NIGHTLY = {
@@ -284,6 +287,40 @@ def test_a_run_that_is_waited_for_says_by_the_exit_code_what_became_of_it(rota: 
     rota.json("job", "run", "d", "--idempotency-key", "k")
     assert rota("run", "list", "--state", "failed").err.count("dead") == 1
     assert [run["run_id"] for run in rota.json("run", "list", "--failed")["runs"]] == [str(dead)]
+
+
+@pytest.mark.parametrize(("end", "state", "code"), [
+    (["succeeded"], "succeeded", 0), (["failed", "succeeded"], "succeeded", 0), (["failed", "failed"], "dead", 1),
+    ([], "cancelled", 1),
+])  # fmt: skip
+def test_what_became_of_a_run_is_the_exit_code_of_waiting_for_it(
+    rota: Cli, end: list[str], state: str, code: int
+) -> None:
+    job = {"job_id": "j", "handler": "j", "max_attempts": 2, "retry": {"initial": 0}}
+    rota.json("job", "put", "-", typed=json.dumps(job))
+    words = ("job", "run", "j", "--idempotency-key", "k")
+    run_id = rota.json(*words)["run_id"]
+    if not end:
+        rota.json("run", "cancel", run_id)
+    for outcome in end:
+        rota.attempt("j", Outcome(outcome))
+    said = rota(*words, "--wait", "--json")
+    assert (said.code, said.document["run_id"], said.document["state"]) == (code, run_id, state)
+    assert f"run {run_id} is {state}" in rota(*words, "--wait", "--timeout", "1h").out
+
+
+def test_a_run_that_ends_later_is_waited_for(rota: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    rota.json("job", "put", "j", "--handler", "j")
+    sleep = SystemClock.sleep
+
+    async def work_meanwhile(clock: SystemClock, seconds: float) -> None:
+        with ThreadPoolExecutor() as elsewhere:
+            elsewhere.submit(rota.attempt, "j", Outcome.SUCCEEDED).result()
+        await sleep(clock, 0)
+
+    monkeypatch.setattr(SystemClock, "sleep", work_meanwhile)
+    said = rota("job", "run", "j", "--wait", "--timeout", "1h", "--json")
+    assert (said.code, said.document["state"]) == (0, "succeeded")
 
 
 def test_an_import_is_undone_by_its_name(rota: Cli, tmp_path: Path) -> None:

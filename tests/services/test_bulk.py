@@ -9,12 +9,13 @@ import rota
 from rota.domain.attempt import Outcome
 from rota.domain.job import Job
 from rota.domain.run_filter import RunFilter
-from rota.errors import InvalidInput
+from rota.errors import InvalidInput, Locked
 from rota.services.definitions import job_filter
 from rota.store.database import Lane
 from rota.store.jobs import JobFilter
 from rota.testing import RotaKit
 from tests.services.stories import every
+from tests.store.stage import uncommitted
 
 BILLING = JobFilter(label="team", label_value="billing")
 
@@ -124,6 +125,22 @@ async def test_a_cancel_that_is_bounded_goes_on_when_it_is_asked_again(rota_kit:
     with pytest.raises(InvalidInput) as refusal:
         await rota_kit.rota.bulk.cancel(RunFilter(state="dead"), tenant_id="default")
     assert refusal.value.field == "state"
+
+
+async def test_a_cancel_says_so_when_all_that_is_left_is_held(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="j", handler="h"))
+    for _ in range(2):
+        await rota_kit.on_demand.trigger("j", tenant_id="default")
+    work = await rota_kit.worker("w-1", handlers=["h"]).claim_one()
+    complete = f"SELECT rota.complete('{work.claim.run_id}', '{work.claim.key.token}')"
+    where = RunFilter(job_id="j")
+    async with uncommitted(rota_kit.dsn, complete) as other:
+        done = await rota_kit.rota.bulk.cancel(where, tenant_id="default")
+        assert (done.cancelled, done.asked, done.more) == (1, 0, True)
+        with pytest.raises(Locked):
+            await rota_kit.rota.bulk.cancel(where, tenant_id="default")
+        await other.execute("COMMIT")
+    assert not (await rota_kit.rota.bulk.cancel(where, tenant_id="default")).more
 
 
 async def test_runs_with_a_failed_attempt_are_listed_whatever_became_of_them(rota_kit: RotaKit) -> None:

@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import pytest
+
 import rota
 from rota.domain.job import Job
+from rota.errors import Locked
 from rota.services.definitions import Declared
 from rota.store.jobs import StoredJob
 from rota.testing import RotaKit
 from tests.services.stories import every, execute
+from tests.store.stage import uncommitted
 
 NIGHTLY = every("1h", "nightly", description="bills")
 
@@ -54,6 +58,16 @@ async def test_a_start_of_the_same_code_writes_nothing(rota_kit: RotaKit) -> Non
     rota_kit.clock.advance(60)
     assert (await start(rota_kit, NIGHTLY)).results[0].fields == ()
     assert await standing(rota_kit) == before
+
+
+async def test_a_start_waits_for_no_transaction_that_holds_jobs_which_it_leaves_as_they_are(rota_kit: RotaKit) -> None:
+    other = every("1h", "other")
+    await start(rota_kit, NIGHTLY, other)
+    async with uncommitted(rota_kit.dsn, "SELECT rota.trigger('nightly')"):
+        newer = other.edited(priority=9)
+        assert [result.changed for result in (await start(rota_kit, NIGHTLY, newer)).results] == [False, True]
+        with pytest.raises(Locked):
+            await start(rota_kit, NIGHTLY.edited(priority=9), newer)
 
 
 async def test_a_reset_gives_back_what_the_code_said_last(rota_kit: RotaKit) -> None:

@@ -6,13 +6,14 @@ from uuid import UUID
 
 import typer
 
+from rota.cli.boundary import NO
 from rota.cli.filters import Cursor, ErrorText, Failed, Handler, Label, Since, Until, filter_of, more_line
 from rota.cli.job_steering import confirm
 from rota.cli.options import Call, command, duration_of
 from rota.cli.output import Table, counted
 from rota.cli.views import attempts_table, runs_table, values_of, why_parts
 from rota.domain.instants import format_instant
-from rota.errors import InvalidInput
+from rota.errors import InvalidInput, Locked
 
 if TYPE_CHECKING:
     from rota.wire.control import Control
@@ -124,7 +125,7 @@ async def cancel(
     error: ErrorText = "",
     failed: Failed = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+) -> int | None:
     """Cancel a run that waits, and tell the worker of one that runs; or all that wait or run, with a filter."""
     where = filter_of(
         job=job, state=state, handler=handler, label=label, since=since, until=until, error=error, failed=failed
@@ -137,30 +138,38 @@ async def cancel(
         raise InvalidInput("all", "is missing: the other options choose among all", hint="say --all, or leave them out")
     async with call.control() as control:
         if run_id is None:
-            await _cancel_all(call, control, where, ask=not yes)
-            return
+            return await _cancel_all(call, control, where, ask=not yes)
         run_key = run_id_of(run_id)
         done = await control.cancel_run(run_key)
     text = f"run {run_key} is {done.state}"
     if done.cancel_requested:
         text = f"run {run_key} is {done.state}: its worker is told to stop it"
     call.out.answer(values_of(done), text)
+    return None
 
 
-async def _cancel_all(call: Call, control: "Control", where: "RunFilterQuestion", *, ask: bool) -> None:
-    """Count, ask, then cancel until nothing is left of what there was at the beginning."""
+async def _cancel_all(call: Call, control: "Control", where: "RunFilterQuestion", *, ask: bool) -> int | None:
+    """Count, ask, then cancel until nothing is left of what there was at the beginning. Exit code 1: some are left."""
     if ask:
         count = await control.cancel_runs(where, everything=True, dry_run=True)
         if count.matched:
             confirm(f"Cancel {'more than ' if count.more else ''}{counted(count.matched, 'run')}?")
     cancelled = asked = 0
+    more, left = True, []
     for _ in range(CANCEL_CALLS):
-        done = await control.cancel_runs(where, everything=True)
-        cancelled, asked = cancelled + done.cancelled, asked + done.asked
-        if not done.more:
+        try:
+            done = await control.cancel_runs(where, everything=True)
+        except Locked as error:
+            if not cancelled + asked:
+                raise
+            left = [f"left as they are: {error}"]
+            break
+        cancelled, asked, more = cancelled + done.cancelled, asked + done.asked, done.more
+        if not more:
             break
     text = f"{counted(cancelled, 'run')} cancelled, the workers of {asked} told"
-    call.out.answer({"cancelled": cancelled, "asked": asked, "more": done.more}, text)
+    call.out.answer({"cancelled": cancelled, "asked": asked, "more": more}, text, *left)
+    return NO if more else None
 
 
 def _ago(call: Call, time: timedelta) -> str:

@@ -19,6 +19,7 @@ from rota.errors import Conflict, InvalidInput, Locked, NotFound, QuotaExceeded,
 from rota.services.definitions import Definitions, Missed, StoredJob
 from rota.services.hints import CANCELS, Hints
 from rota.services.on_demand import OnDemand
+from rota.services.patience import Patience
 from rota.services.turns import TURN_WAIT, Turns
 from rota.store import bulk as store
 from rota.store import jobs as stored_jobs
@@ -94,6 +95,7 @@ class Bulk:
         self._definitions = definitions
         self._on_demand = on_demand
         self._turns = Turns(patience=TURN_WAIT)
+        self._patience = Patience()
 
     async def count(self, where: JobFilter, *, tenant_id: str) -> Count:
         """Return how many jobs a filter means."""
@@ -175,21 +177,30 @@ class Bulk:
         """Cancel runs that wait, at once, and ask the workers of those that run; one audit entry. Raises InvalidInput.
 
         `more` tells that the limit was reached, or that runs were on the move; asked again, it goes on with those.
+        Raises Locked where nothing could be done, since other transactions hold all of them.
         """
         check_whole("limit", limit, 1, BULK_LIMIT)
-        keys = await self._live(where, tenant_id=tenant_id, limit=limit)
-        if not keys:
-            return CancelledMany(cancelled=0, asked=0, more=False)
         facts = filter_facts(where)
-        done = await store.cancel(
-            self._database, keys, tenant_id=tenant_id, actor=actor, reason=f"cancelled by {actor}",
-            subject=_subject(facts), facts={"filter": facts}, now=self._clock.now(),
-        )  # fmt: skip
+
+        async def once() -> CancelledMany:
+            keys = await self._live(where, tenant_id=tenant_id, limit=limit)
+            if not keys:
+                return CancelledMany(cancelled=0, asked=0, more=False)
+            done = await store.cancel(
+                self._database, keys, tenant_id=tenant_id, actor=actor, reason=f"cancelled by {actor}",
+                subject=_subject(facts), facts={"filter": facts}, now=self._clock.now(),
+            )  # fmt: skip
+            changed = done.cancelled + done.asked
+            if not changed:
+                raise Locked("other transactions hold all of these runs")
+            more = len(keys) == limit or changed < len(keys)
+            return CancelledMany(cancelled=done.cancelled, asked=done.asked, more=more)
+
+        done = await self._patience.ask(once, what="each of these runs")
         if done.asked:
             self._hints.publish(CANCELS)
         log.info("runs.cancelled", tenant_id=tenant_id, cancelled=done.cancelled, asked=done.asked, actor=actor)
-        more = len(keys) == limit or done.cancelled + done.asked < len(keys)
-        return CancelledMany(cancelled=done.cancelled, asked=done.asked, more=more)
+        return done
 
     async def _live(self, where: RunFilter, *, tenant_id: str, limit: int) -> list[SlotKey]:
         if where.state not in CANCELLABLE:

@@ -326,10 +326,26 @@ class Definitions:
         results: list[PutResult] = []
         remaining = iter(jobs)
         while batch := list(islice(remaining, PUT_BATCH)):
-            results += await self._put_whole(batch, if_version=if_version, pause_new=pause_new, actor=actor, by=by)
+            same = {} if if_version is not None else await self._unchanged(batch, by=by)
+            rest = [job for job in batch if job.name not in same]
+            if rest:
+                done = await self._put_whole(rest, if_version=if_version, pause_new=pause_new, actor=actor, by=by)
+                same |= {job.name: result for job, result in zip(rest, done, strict=True)}
+            results += [same[job.name] for job in batch]
         if any(result.changed for result in results):
             self._hints.publish(SCHEDULES)
         return results
+
+    async def _unchanged(self, jobs: Sequence[Job], *, by: By) -> dict[JobName, PutResult]:
+        """Return the answers for jobs that stand as they are to stand: whoever holds their rows is not waited for."""
+        standing = await store.find_all(self._database, [job.name for job in jobs])
+        known = [job for job in jobs if job.name in standing]
+        plan = plan_puts(known, standing, {}, if_version=None, pause_new=NOBODY, now=self._clock.now(), by=by)
+        return {
+            name: result
+            for name, result in plan.results.items()
+            if not result.changed and standing[name].job_uid not in plan.owners
+        }
 
     async def _edit(
         self, job_id: str, edited: Callable[[StoredJob], Job], *, tenant_id: str, if_version: int | None, actor: str

@@ -278,6 +278,12 @@ async def find(database: Database, name: JobName) -> StoredJob | None:
     return _stored(rows[0], rows[0]) if rows else None
 
 
+async def find_all(database: Database, names: Sequence[JobName]) -> dict[JobName, StoredJob]:
+    """Return the jobs that live under these names, as they stand at this moment."""
+    rows = await database.fetch(sql.find_jobs, **_names(names))
+    return {stored.name: stored for stored in (_stored(row, row) for row in rows)}
+
+
 async def generations(database: Database, name: JobName, *, limit: int) -> list[int]:
     """Return the numbers of the last jobs that had a name, the latest first, deleted ones too."""
     if (shard := shard_of_name(name)) is None:

@@ -227,7 +227,10 @@ class Control(Protocol):
     async def cancel_runs(
         self, where: RunFilterQuestion, *, everything: bool = False, dry_run: bool = False, limit: int = 1000
     ) -> CancelManyAnswer:
-        """Cancel runs that wait, and ask the workers of those that run; the audit log gets one entry."""
+        """Cancel runs that wait, and ask the workers of those that run; the audit log gets one entry.
+
+        Raises Locked when other transactions hold all that are left.
+        """
         ...
 
     async def freeze(self, *, reason: str = "") -> FreezeDocument:

@@ -153,6 +153,14 @@ SELECT j.*, s.next_run_at, s.next_slot, s.since
 -- like: get_job
 -- The job that lives under an id.
 
+-- name: find_jobs
+-- The jobs that live under these ids, as they stand: nobody is waited for, and nothing is held.
+SELECT j.*, s.next_run_at, s.next_slot, s.since
+  FROM rota.job j LEFT JOIN rota.schedule s ON s.shard = j.shard AND s.job_uid = j.job_uid
+ WHERE (j.shard, j.tenant_id, j.job_id) IN (
+       SELECT * FROM unnest($shards::smallint[], $tenant_ids::text[], $job_ids::text[]))
+   AND j.deleted_at IS NULL;
+
 -- name: list_jobs
 -- One page of a tenant's jobs in the order of their ids: those after $after, from $low on and before $upto. Each shard
 -- gives its first ones by the index over the names, so that nothing is sorted but what the shards give; only the rows
