@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -37,6 +37,10 @@ class Cli:
         """What a process needs to reach the same database."""
         return {name: os.environ[name] for name in ("ROTA_DATABASE_URL",)}
 
+    def declare(self, *jobs: Job) -> None:
+        """Put jobs as the start of a worker does, which has them in its code."""
+        asyncio.run(_declare(jobs))
+
     def bury(self, job_id: str, *, error: str) -> UUID:
         """Make a dead letter: a run of the job whose only attempt fails."""
         asyncio.run(_put_to_fail_once(job_id))
@@ -45,6 +49,11 @@ class Cli:
     def attempt(self, handler: str, outcome: Outcome, *, error: str | None = None) -> UUID:
         """Claim a run of a handler as a worker does, and report how it ended; returns the run's id."""
         return asyncio.run(_attempt(handler, outcome, error))
+
+
+async def _declare(jobs: Sequence[Job]) -> None:
+    async with opened(Settings()) as rota:
+        await rota.definitions.declare(jobs, source="app", tenant_id="default")
 
 
 async def _put_to_fail_once(job_id: str) -> None:

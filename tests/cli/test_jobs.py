@@ -9,6 +9,7 @@ import pytest
 
 from rota.clock import SystemClock
 from rota.domain.attempt import Outcome
+from rota.domain.job import Job
 from tests.cli.conftest import Cli
 
 NIGHTLY = {
@@ -108,12 +109,13 @@ def test_the_flow_of_a_job_is_defined_by_options(rota: Cli) -> None:
     rota.json(
         "job", "put", "sync", "--overlap", "queue_one", "--start-deadline", "10m", "--max-concurrency", "3",
         "--concurrency-key", "payload.customer", "--key-concurrency", "2", "--limit", "crm=2", "--limit", "mail",
-        "--max-losses", "7", "--pause-after", "4",
+        "--max-losses", "7", "--pause-after", "4", "--jitter", "5m",
     )  # fmt: skip
     job = rota.json("job", "show", "sync")["job"]
     assert (job["overlap"], job["start_deadline"], job["limits"]) == ("queue_one", 600.0, {"crm": 2, "mail": 1})
     assert (job["max_concurrency"], job["concurrency_key"], job["key_concurrency"]) == (3, "payload.customer", 2)
-    assert (job["max_losses"], job["pause_after"]) == (7, 4)
+    assert (job["max_losses"], job["pause_after"], job["jitter"]) == (7, 4, 300.0)
+    assert rota.json("job", "set", "sync", "--jitter", "1m")["fields"] == ["jitter"]
 
 
 @pytest.mark.parametrize("limit", ["crm=", "crm=two", "crm=0", "=2", "a b", "crm=1.5", "crm=-1", "crm=9999999999"])
@@ -256,6 +258,21 @@ def test_a_change_that_cannot_be_is_refused(rota: Cli, words: tuple[str, ...], c
     said = rota("job", "set", "j", *words)
     assert (said.code, text in said.err) == (code, True), said
     assert rota.json("job", "show", "j")["version"] == 1
+
+
+def test_a_reset_says_what_is_as_the_code_says_again(rota: Cli) -> None:
+    rota.declare(Job(job_id="bills", handler="bills", description="of the code"))
+    rota.json("job", "set", "bills", "--priority", "9", "--unset", "description")
+    assert "bills: back to the default: priority" in rota("job", "set", "bills", "--unset", "priority").out
+    said = rota("job", "reset", "bills")
+    assert "bills: as its code declares it again: description" in said.out
+    assert "back to the default" not in said.out
+
+
+def test_a_name_that_is_given_twice_is_refused_by_its_path(bare: Cli) -> None:
+    twice = '[{"job_id": "a"}, {"job_id": "b", "payload": {"ids": [{"n": 1, "n": 2}]}}]'
+    assert bare("job", "put", "-", typed=twice).err.startswith("error: 1.payload.ids.0.n: is given twice")
+    assert bare("job", "set", "a", "--payload", '{"n": {"x": 1, "x": 2}}').err.startswith("error: payload.n.x: ")
 
 
 def test_many_jobs_are_named_by_a_filter_and_asked_for(rota: Cli) -> None:

@@ -25,7 +25,9 @@ def read_case(name: str) -> ImportResult:
     return read_crontab(path.read_bytes(), file=str(path))
 
 
-def read(text: str | bytes, *, file: str = "crontab", tz: str = "UTC", system: bool | None = False) -> ImportResult:
+def read(
+    text: str | bytes, *, file: str = "crontab", tz: str | None = None, system: bool | None = False
+) -> ImportResult:
     return read_crontab(text.encode() if isinstance(text, str) else text, file=file, tz=tz, system=system)
 
 
@@ -382,11 +384,12 @@ def test_tz_moves_no_schedule() -> None:
     assert "moves no schedule" in warnings_at(result, 1)
 
 
-def test_the_default_zone_is_said_once() -> None:
-    result = read("0 1 * * * a\n0 2 * * * b\nCRON_TZ=Asia/Tokyo\n0 1 * * * c", tz="Europe/Berlin")
-    assert [warning.line for warning in result.warnings] == [1]
-    assert "Europe/Berlin" in result.warnings[0].text
-    assert [slots(job, 1)[0] for job in result.jobs] == ["2026-01-02T00:00Z", "2026-01-01T01:00Z", "2026-01-01T16:00Z"]
+def test_the_default_zone_is_said_once_unless_somebody_chose_it() -> None:
+    text = "0 1 * * * a\n0 2 * * * b\nCRON_TZ=Asia/Tokyo\n0 1 * * * c"
+    [warning] = read(text).warnings
+    assert (warning.line, "times are read in UTC" in warning.text) == (1, True)
+    for tz in ("UTC", "Europe/Berlin"):
+        assert read(text, tz=tz).warnings == ()
 
 
 @pytest.mark.parametrize(

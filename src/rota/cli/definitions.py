@@ -1,6 +1,5 @@
 """Job definitions as a command is given them: a JSON file with one job or a list, or a job id with options."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, Final
 
 from rota.cli.options import duration_of, instant_of, object_of
 from rota.domain.job import DEFAULT_TENANT, Job, costs_of_one
-from rota.domain.json_value import object_of as unique
+from rota.domain.json_value import read_json
 from rota.domain.misfire import CatchUp, FireOnce, Misfire, Skip, misfire_to_json
 from rota.domain.schedule import Schedule, cron, every, once, schedule_to_json
 from rota.errors import InvalidInput
@@ -21,7 +20,7 @@ _PLAIN_OPTIONS: Final = (
     "pool", "priority", "max_attempts", "max_losses", "overlap", "max_concurrency", "concurrency_key",
     "key_concurrency", "pause_after", "description",
 )  # fmt: skip
-_DURATIONS: Final = ("timeout", "start_deadline")
+_DURATIONS: Final = ("timeout", "start_deadline", "jitter")
 
 
 def read_definitions(source: str, options: Mapping[str, Any], *, tenant_id: str) -> list[Job]:
@@ -61,7 +60,7 @@ def read_bytes(source: str, *, limit: int) -> bytes:
 def _read_json(source: str) -> Any:
     data = read_bytes(source, limit=FILE_LIMIT)
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=unique)
+        return read_json(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidInput("file", f"{source!r} is not JSON: {error}") from None
 

@@ -58,7 +58,9 @@ def register(app: typer.Typer) -> None:
 async def crontab(
     call: Call,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files to read; - is standard input.")],
-    tz: Annotated[str, typer.Option(help="The zone of times that name none.")] = "UTC",
+    tz: Annotated[
+        str | None, typer.Option(help="The zone of times that name none. (default: UTC)", show_default=False)
+    ] = None,
     system: Annotated[
         bool | None,
         typer.Option("--system/--user", help="With or without a user column. (default: find out)", show_default=False),
@@ -108,7 +110,7 @@ async def undo(
         return await delete_many(call, control, JobFilterQuestion(owner="operator", source=source), yes=yes)
 
 
-def _read(call: Call, files: Sequence[str], *, tz: str, system: bool | None, pool: str | None) -> Found:
+def _read(call: Call, files: Sequence[str], *, tz: str | None, system: bool | None, pool: str | None) -> Found:
     from rota.importers.detect import FILE_LIMIT, read_schedules
     from rota.importers.result import Refusal
 

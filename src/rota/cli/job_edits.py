@@ -1,17 +1,15 @@
 """`rota job put`, `set` and `reset`: what a job is."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rota.cli.definitions import read_changes, read_definitions
 from rota.cli.options import Call
-from rota.cli.views import put_parts, values_of
+from rota.cli.output import Table
+from rota.cli.views import put_parts, put_table, values_of
 from rota.domain.job import Job
 from rota.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from rota.wire.jobs import PutAnswer
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.", show_default=False)]
 Cron = Annotated[str | None, typer.Option(help="A cron expression or macro.")]
@@ -32,6 +30,7 @@ OverlapPolicy = Annotated[
     str | None, typer.Option(help="allow, skip, queue, queue_one or replace while a run lives. (default: allow)")
 ]
 StartDeadline = Annotated[str | None, typer.Option(help="Useless after so long, such as 10m.")]
+Jitter = Annotated[str | None, typer.Option(help="Starts are spread over so long after the slot, such as 5m.")]
 MaxConcurrency = Annotated[int | None, typer.Option(help="The most runs of it at once.")]
 ConcurrencyKey = Annotated[str | None, typer.Option(help="Where the payload holds a key, such as payload.customer.")]
 KeyConcurrency = Annotated[int | None, typer.Option(help="The most runs at once of a key. (default: 1)")]
@@ -63,6 +62,7 @@ async def put(
     misfire: MisfirePolicy = None,
     overlap: OverlapPolicy = None,
     start_deadline: StartDeadline = None,
+    jitter: Jitter = None,
     max_concurrency: MaxConcurrency = None,
     concurrency_key: ConcurrencyKey = None,
     key_concurrency: KeyConcurrency = None,
@@ -80,8 +80,9 @@ async def put(
         "handler": handler, "cron": cron, "every": every, "at": at, "tz": tz, "dst": dst, "seconds": seconds or None,
         "payload": payload, "pool": pool, "priority": priority, "max_attempts": max_attempts, "timeout": timeout,
         "misfire": misfire, "overlap": overlap, "description": description, "max_losses": max_losses,
-        "start_deadline": start_deadline, "max_concurrency": max_concurrency, "concurrency_key": concurrency_key,
-        "key_concurrency": key_concurrency, "limits": limit or None, "pause_after": pause_after,
+        "start_deadline": start_deadline, "jitter": jitter, "max_concurrency": max_concurrency,
+        "concurrency_key": concurrency_key, "key_concurrency": key_concurrency, "limits": limit or None,
+        "pause_after": pause_after,
         "labels": label or None,
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
@@ -91,7 +92,7 @@ async def put(
             results = await control.put_jobs(jobs)
         else:
             results = [await control.put_job(_only(jobs), if_version=if_version)]
-    call.out.answer({"jobs": [values_of(result) for result in results]}, *put_parts(results))
+    call.out.answer({"jobs": [values_of(result) for result in results]}, *put_parts(results, whole=True))
 
 
 async def set_(
@@ -117,6 +118,7 @@ async def set_(
     misfire: MisfirePolicy = None,
     overlap: OverlapPolicy = None,
     start_deadline: StartDeadline = None,
+    jitter: Jitter = None,
     max_concurrency: MaxConcurrency = None,
     concurrency_key: ConcurrencyKey = None,
     key_concurrency: KeyConcurrency = None,
@@ -135,26 +137,26 @@ async def set_(
         "handler": handler, "cron": cron, "every": every, "at": at, "tz": tz, "dst": dst, "seconds": seconds,
         "payload": payload, "pool": pool, "priority": priority, "max_attempts": max_attempts, "timeout": timeout,
         "misfire": misfire, "overlap": overlap, "description": description, "max_losses": max_losses,
-        "start_deadline": start_deadline, "max_concurrency": max_concurrency, "concurrency_key": concurrency_key,
-        "key_concurrency": key_concurrency, "limits": limit or None, "pause_after": pause_after,
+        "start_deadline": start_deadline, "jitter": jitter, "max_concurrency": max_concurrency,
+        "concurrency_key": concurrency_key, "key_concurrency": key_concurrency, "limits": limit or None,
+        "pause_after": pause_after,
         "labels": label or None,
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value is not None}
     changes = read_changes(given, unset or [])
     async with call.control() as control:
         result = await control.patch_job(job_id, changes, if_version=if_version)
-    _tell(call, result)
+    call.out.answer(values_of(result), *put_parts([result]))
 
 
 async def reset(call: Call, job_id: JobId) -> None:
     """Give a job the definition that its code declared last: what an operator changed is gone."""
     async with call.control() as control:
         result = await control.reset_job(job_id)
-    _tell(call, result)
-
-
-def _tell(call: Call, result: "PutAnswer") -> None:
-    call.out.answer(values_of(result), *put_parts([result]))
+    parts: list[str | Table] = [put_table([result])]
+    if result.fields:
+        parts.append(f"{job_id}: as its code declares it again: {', '.join(result.fields)}")
+    call.out.answer(values_of(result), *parts)
 
 
 def _only(jobs: list[Job]) -> Job:

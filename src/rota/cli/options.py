@@ -7,7 +7,6 @@ lends it an event loop. It returns its exit code, or None for 0.
 import asyncio
 import functools
 import inspect
-import json
 import os
 import pwd
 import sys
@@ -27,7 +26,7 @@ from rota.cli.supervision import supervise
 from rota.clock import SystemClock
 from rota.domain.duration import parse_duration
 from rota.domain.instants import parse_instant
-from rota.domain.json_value import object_of as unique
+from rota.domain.json_value import read_json
 from rota.errors import InvalidInput
 from rota.worker.line_writer import write_out
 
@@ -299,7 +298,7 @@ def object_of(text: str | None, *, field: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        value = json.loads(text, object_pairs_hook=unique)
+        value = read_json(text)
     except InvalidInput as error:
         raise error.at(field) from None
     except (ValueError, RecursionError) as error:

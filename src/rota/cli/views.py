@@ -65,17 +65,19 @@ def words_of(schedule: Mapping[str, Any] | None) -> str:
         return str(schedule)
 
 
-def put_parts(results: Sequence["PutAnswer"]) -> list[str | Table]:
-    """Return what puts did for people: a table, then which fields of a job that stood there have changed."""
+def put_parts(results: Sequence["PutAnswer"], *, whole: bool = False) -> list[str | Table]:
+    """Return what puts did for people: a table, then which fields of a job that stood there have changed.
+
+    `whole`: each was given as a whole definition, so what it did not name went back to its default unasked.
+    """
+    unasked = (", since not named", " (`rota job set` changes only what is named)") if whole else ("", "")
     parts: list[str | Table] = [put_table(results)]
     for result in results:
         if result.fields:
             parts.append(f"{result.job_id}: changed {', '.join(result.fields)}")
         if result.reset:
-            parts.append(
-                f"{result.job_id}: back to the default, since not named: {', '.join(result.reset)}"
-                " (`rota job set` changes only what is named)"
-            )
+            why, advice = unasked
+            parts.append(f"{result.job_id}: back to the default{why}: {', '.join(result.reset)}{advice}")
     return parts
 
 

@@ -53,11 +53,46 @@ def _check(field: str, value: object, *, depth: int) -> None:
                 _check(field, part, depth=depth + 1)
 
 
-def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, as `json.loads` has it made. Raises InvalidInput for a name that is given twice."""
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(twice[:200] or "name", "is given twice", hint="JSON says not which of both is meant")
+def read_json(text: str) -> Any:
+    """Return what a JSON text says. Raises ValueError, RecursionError, and InvalidInput for a name that is given twice.
+
+    The refusal's field is the path that leads to the name, such as `payload.ids.3.name`.
+    """
+    value = json.loads(text, object_pairs_hook=_object_of)
+    if (path := _path_to_repeated(value)) is not None:
+        raise InvalidInput(
+            ".".join(path)[:200] or "name", "is given twice", hint="JSON says not which of both is meant"
+        )
     return value
+
+
+class _Repeated(dict[str, Any]):
+    """An object in which a name stands twice: which of both is meant nobody knows."""
+
+    name: str = ""
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    names = [name for name, _ in pairs]
+    repeated = _Repeated(value)
+    repeated.name = next(name for name in names if names.count(name) > 1)
+    return repeated
+
+
+def _path_to_repeated(value: object) -> list[str] | None:
+    match value:
+        case _Repeated():
+            return [value.name]
+        case dict():
+            members = [(str(name), member) for name, member in value.items()]
+        case list():
+            members = [(str(number), member) for number, member in enumerate(value)]
+        case _:
+            return None
+    for name, member in members:
+        if (path := _path_to_repeated(member)) is not None:
+            return [name, *path]
+    return None

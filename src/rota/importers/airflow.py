@@ -37,13 +37,13 @@ _TIMEDELTA: Final = re.compile(r"(?:datetime\.)?timedelta\((weeks|days|hours|min
 _MOVING: Final = re.compile(r"\b(now|utcnow|today|days_ago|yesterday)\b *\(|\bnow\b")
 
 
-def read_airflow(data: bytes, *, file: str, now: datetime, tz: str = "UTC") -> ImportResult:
+def read_airflow(data: bytes, *, file: str, now: datetime, tz: str | None = None) -> ImportResult:
     """Read DAG lines. `tz` is the zone of lines without one; a one-shot before `now` is warned of.
 
     Lines are refused one by one; no bytes raise. Raises InvalidSchedule only for a `tz` that is no zone.
     """
     harvest = Harvest(file)
-    harvest.check_zone(tz)
+    tz = harvest.default_zone(tz)
     table: _Table | None = None
     for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         try:

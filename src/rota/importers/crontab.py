@@ -67,14 +67,14 @@ _MACRO_ENTRY: Final = re.compile(r"[ \t]*@[a-z]+[ \t]+[^ \t]")
 _NOISE: Final = re.compile(r"[0-9&]?>>?[ \t]*[^\s;|]+|(?<=\s)-\w\b|[^\s'\"=]{0,200}/(?=[^\s/])")
 
 
-def read_crontab(data: bytes, *, file: str, tz: str = "UTC", system: bool | None = None) -> ImportResult:
+def read_crontab(data: bytes, *, file: str, tz: str | None = None, system: bool | None = None) -> ImportResult:
     """Read a crontab. Bad lines are refused one by one; no bytes raise.
 
     `tz` is the zone of entries that no CRON_TZ stands above. `system` says whether there is a user column; None
     finds out. Raises InvalidSchedule only for a `tz` that is no zone.
     """
     harvest = Harvest(file)
-    harvest.check_zone(tz)
+    tz = harvest.default_zone(tz)
     anacron_line = find_anacron(data)
     if anacron_line is not None:
         harvest.refuse(
@@ -165,9 +165,9 @@ class _Reader:
 
     def set_variable(self, number: int, name: str, value: str) -> None:
         if name == "RANDOM_DELAY":
-            self.harvest.warn(
-                number, f"RANDOM_DELAY={value[:40]} is not imported: give the jobs below a jitter (--jitter)"
-            )
+            text = f"RANDOM_DELAY={value[:40]} is not imported: give the jobs below a jitter"
+            minutes = value if value.isascii() and value.isdigit() and len(value) < 4 else "30"
+            self.harvest.warn(number, f"{text} (rota job set JOB --jitter {minutes}m)")
             return
         # Copied, not changed: the jobs above share the dict that they were made with.
         environment = {**self.environment, name: value}

@@ -29,12 +29,12 @@ class Kind(StrEnum):
 
 
 def read_schedules(
-    data: bytes, *, file: str, now: datetime, tz: str = "UTC", system: bool | None = None
+    data: bytes, *, file: str, now: datetime, tz: str | None = None, system: bool | None = None
 ) -> ImportResult:
     """Read a schedule file of any known kind as jobs. No bytes raise: what cannot be read is refused with its line.
 
-    `tz` is the zone of what names none; `system` says whether a crontab has a user column (None: find out); `now`,
-    aware, only serves warnings. Raises InvalidSchedule only for a `tz` that is no zone.
+    `tz` is the zone of what names none (None: UTC, with a warning); `system` says whether a crontab has a user column
+    (None: find out); `now`, aware, only serves warnings. Raises InvalidSchedule only for a `tz` that is no zone.
     """
     harvest = Harvest(file)
     if len(data) > FILE_LIMIT:

@@ -41,13 +41,13 @@ _SOURCES: Final = {
 _POLICIES: Final[dict[str, Overlap]] = {"Allow": "allow", "Forbid": "skip", "Replace": "replace"}
 
 
-def read_kubernetes(data: bytes, *, file: str, tz: str = "UTC") -> ImportResult:
+def read_kubernetes(data: bytes, *, file: str, tz: str | None = None) -> ImportResult:
     """Read CronJobs. `tz` is the zone of those without timeZone. Documents are refused one by one; no bytes raise.
 
     Raises InvalidSchedule only for a `tz` that is no zone.
     """
     harvest = Harvest(file)
-    harvest.check_zone(tz)
+    tz = harvest.default_zone(tz)
     if len(data) > SIZE_LIMIT:
         harvest.refuse(1, f"the file has {len(data)} bytes, and YAML is read up to {SIZE_LIMIT} (split it)")
         return harvest.result()

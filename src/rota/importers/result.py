@@ -133,6 +133,14 @@ class Harvest:
             self._said.add(topic)
             self.warn(line, text)
 
+    def default_zone(self, tz: str | None) -> str:
+        """Return the zone of what names none; None: UTC, of which is to be warned. Raises InvalidInput."""
+        if tz is None:
+            return "UTC"
+        self._said.add("zone")  # who has chosen it need not be told
+        self.check_zone(tz)
+        return tz
+
     def check_zone(self, tz: str) -> None:
         """Raise InvalidInput for what is no IANA zone; cheap however many there are in the file."""
         if tz in zone_keys():

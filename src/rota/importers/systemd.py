@@ -44,13 +44,13 @@ def read_directive(text: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], match[2].strip())
 
 
-def read_systemd(data: bytes, *, file: str, tz: str = "UTC") -> ImportResult:
+def read_systemd(data: bytes, *, file: str, tz: str | None = None) -> ImportResult:
     """Read a timer. `tz` is the zone of what names none. Lines are refused one by one; no bytes raise.
 
     Raises InvalidSchedule only for a `tz` that is no zone.
     """
     harvest = Harvest(file)
-    harvest.check_zone(tz)
+    tz = harvest.default_zone(tz)
     timer = _Timer(harvest=harvest, unit=_unit_of(file), tz=tz)
     for number, raw in enumerate(data.split(b"\n"), start=1):
         directive = read_directive(raw.removesuffix(b"\r").decode("utf-8", errors="replace"))
