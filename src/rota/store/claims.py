@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -88,6 +90,11 @@ class Taken:
     has_limited: bool = False
 
 
+_CLAIMED: Final = itemgetter(
+    "shard", "job_uid", "scheduled_for", "token", "tenant_id", "job_id", "handler", "payload", "attempt",
+    "max_attempts", "claimed_at", "lease_ms", "timeout_ms", "losses", "available_at",
+)  # fmt: skip
+
 _REFUSAL: Final = tuple(spec.name for spec in fields(Refusal))
 
 
@@ -119,7 +126,7 @@ async def claim_runs(
     # Whoever was cut off goes on where he was; a short claim saw the end of all who had a turn.
     last = runs[-1] if count == limit else None
     return Taken(
-        claims=[_claim(row, now + timedelta(milliseconds=row["lease_ms"])) for row in runs],
+        claims=[_claim(row, now + _milliseconds(row["lease_ms"])) for row in runs],
         refusals=[Refusal(**{name: row[name] for name in _REFUSAL}) for row in refusals],
         after=(last or end)["queued_by"],
         owed=0 if last is None else -last["number"] % last["weight"],
@@ -315,13 +322,21 @@ def _payload(text: str | None) -> dict[str, Any]:
 
 
 def _claim(row: Any, expires_at: datetime) -> Claim:
+    (
+        shard, job_uid, scheduled_for, token, tenant_id, job_id, handler, payload, attempt, max_attempts, claimed_at,
+        lease_ms, timeout_ms, losses, available_at,
+    ) = _CLAIMED(row)  # fmt: skip
     return Claim(
-        key=_key(row), tenant_id=row["tenant_id"] or "", job_id=row["job_id"] or "", handler=row["handler"] or "",
-        payload=_payload(row["payload"]), attempt=row["attempt"],
-        max_attempts=row["max_attempts"], claimed_at=row["claimed_at"], expires_at=expires_at,
-        lease_duration=timedelta(milliseconds=row["lease_ms"]), timeout=timedelta(milliseconds=row["timeout_ms"]),
-        losses=row["losses"], available_at=row["available_at"],
+        key=LeaseKey(shard, job_uid, scheduled_for, token), tenant_id=tenant_id or "", job_id=job_id or "",
+        handler=handler or "", payload=_payload(payload), attempt=attempt, max_attempts=max_attempts,
+        claimed_at=claimed_at, expires_at=expires_at, lease_duration=_milliseconds(lease_ms),
+        timeout=_milliseconds(timeout_ms), losses=losses, available_at=available_at,
     )  # fmt: skip
+
+
+@lru_cache(1024)
+def _milliseconds(count: int) -> timedelta:
+    return timedelta(milliseconds=count)
 
 
 def _ended(row: Any, outcome: Outcome, error: str | None, retry_after: timedelta | None) -> Ended:

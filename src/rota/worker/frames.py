@@ -1,6 +1,6 @@
 """Messages between a worker and its own processes: a length of four bytes, then a JSON object.
 
-UUIDs and instants travel as texts.
+Instants travel as texts.
 
 JSON rather than pickle: what arrives is data, whoever wrote it.
 """

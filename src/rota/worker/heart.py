@@ -182,7 +182,7 @@ class ProcessHeart:
         self._leases: dict[UUID, _Lease] = {}
         self._groups: set[int] = set()
         self._new: dict[UUID, _Lease] = {}
-        self._gone: list[UUID] = []
+        self._gone: list[str] = []
         self._progress: dict[str, Progress] = {}
         self._is_flush_due = False
         self._links: list[HeartLink] = []

@@ -31,7 +31,7 @@ def interval_of(durations: Iterable[float]) -> float:
 
 def line_of(key: LeaseKey, *, duration: float) -> list[Any]:
     """Return a lease as it travels, without its remaining time, which is appended when it is sent."""
-    return [key.token, key.shard, key.job_uid, key.scheduled_for, duration]
+    return [str(key.token), key.shard, key.job_uid, key.scheduled_for, duration]
 
 
 @dataclass(slots=True)
