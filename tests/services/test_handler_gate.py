@@ -2,12 +2,14 @@
 
 import pytest
 
+from rota.domain.ids import job_uid
 from rota.domain.job import Job
 from rota.services import upkeep as module
 from rota.services.fleet import ANNOUNCED_FOR
 from rota.testing import RotaKit
 from tests.services.flow import let_wait
 from tests.services.stories import SECOND, START, every, execute, fetch
+from tests.store.stage import uncommitted
 
 
 async def waiting(kit: RotaKit) -> list[str]:
@@ -46,6 +48,19 @@ async def test_it_comes_back_when_a_worker_that_knows_the_handler_says_so(rota_k
     assert (work.claim.handler, work.claim.attempt) == ("new", 1)
     await work.succeed()
     assert await waiting(rota_kit) == []
+
+
+async def test_a_run_that_somebody_holds_keeps_no_other_from_the_gate(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s", "held", handler="new"), every("10s", "free", handler="new"))
+    await rota_kit.advance(10)
+    await rota_kit.worker("w-1", handlers=["h"]).announce()
+    command = f"SELECT FROM rota.pending WHERE job_uid = {job_uid('default', 'held')} FOR UPDATE"
+    async with uncommitted(rota_kit.dsn, command):
+        await rota_kit.tick()
+        assert [run.gate for run in await rota_kit.runs("free")] == ["handler"]
+        assert [run.gate for run in await rota_kit.runs("held")] == ["open"]
+    await rota_kit.tick()
+    assert [run.gate for run in await rota_kit.runs("held")] == ["handler"]
 
 
 async def test_without_any_live_worker_runs_stay_ready(rota_kit: RotaKit) -> None:

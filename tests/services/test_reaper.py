@@ -13,7 +13,7 @@ from rota.domain.ids import job_uid
 from rota.domain.job import Job
 from rota.errors import DatabaseUnavailable, LeaseLost
 from rota.services import reaper as module
-from rota.services.reaper import INTERVAL, OUTAGE, Reaper
+from rota.services.reaper import HELD_FIRST, INTERVAL, OUTAGE, Reaper
 from rota.store.database import Database
 from rota.testing import RotaKit
 from rota.testing.kit import KitWork
@@ -49,16 +49,25 @@ async def test_a_lease_is_reclaimed_from_its_expiry_instant_on(rota_kit: RotaKit
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_a_full_batch_of_a_job_that_is_held_is_not_looked_at_without_a_pause(rota_kit: RotaKit) -> None:
-    await rota_kit.put(Job(job_id="tick", handler="h", lease_duration=SECOND))
+async def test_a_full_batch_of_a_job_that_is_held_hides_no_lease_behind_it(rota_kit: RotaKit) -> None:
+    same_shard = [n for n in range(1000) if job_uid(*Job(job_id=f"j{n}", handler="h").name) % 64 == 5][:2]
+    held, free = (f"j{n}" for n in same_shard)
+    await rota_kit.put(*(Job(job_id=job_id, handler="h", lease_duration=SECOND) for job_id in (held, free)))
     await rota_kit.tick()
-    await trigger(rota_kit, "tick", times=BATCH)
-    await claim_all(rota_kit)
+    await trigger(rota_kit, held, times=BATCH)
+    assert len(await claim_all(rota_kit)) == BATCH
+    await trigger(rota_kit, free, times=1)
+    assert len(await claim_all(rota_kit)) == 1
     rota_kit.clock.advance(2)
-    async with uncommitted(rota_kit.dsn, "SELECT FROM rota.job FOR UPDATE"):
+    async with uncommitted(rota_kit.dsn, f"SELECT FROM rota.job WHERE job_id = '{held}' FOR UPDATE"):
+        assert await rota_kit.process.reaper.tick()
         assert not await rota_kit.process.reaper.tick()
+        assert await states(rota_kit, free) == ["pending"]
+        assert set(await states(rota_kit, held)) == {"running"}
+    rota_kit.clock.advance(HELD_FIRST)
+    await rota_kit.process.keeper.tick()
     assert await rota_kit.process.reaper.tick()
-    assert await states(rota_kit) == ["pending"] * BATCH
+    assert set(await states(rota_kit, held)) == {"pending"}
 
 
 @pytest.mark.usefixtures("small_batches")

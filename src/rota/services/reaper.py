@@ -8,10 +8,11 @@ from uuid import UUID
 import structlog
 
 from rota.clock import MEASURE_INTERVAL, Clock, StepWatch
-from rota.domain.attempt import Ended, Verdict, set_apart
+from rota.domain.attempt import Ended, LeaseKey, Verdict, set_apart
 from rota.domain.run import RunState
 from rota.errors import DatabaseUnavailable
 from rota.services import settling
+from rota.services.aside import Aside
 from rota.services.failing import pause_failing, pause_noted
 from rota.services.hints import Hints, pool_topic
 from rota.services.owned import OwnedShards
@@ -27,10 +28,14 @@ OUTAGE: Final = 1.0
 
 STEP_KNOWN: Final = timedelta(seconds=MEASURE_INTERVAL)
 """After a jump of the clock others may renew by the old time for so long, until they have measured it."""
+HELD_FIRST: Final = 1.0
+HELD_LONGEST: Final = 5.0
+"""Seconds for which a job's lapsed leases are left out after somebody held the job: twice as long each time."""
 HOLD_TIME: Final = timedelta(minutes=5)
 """How long a lease is left alone whose end cannot be written: what is missing for it may be there then."""
 
 LEASE_EXPIRED: Final = "lease expired: the worker was lost, or stalled for longer than its lease"
+JOB_HELD: Final = "an open transaction holds the job, so its run cannot be put back into the queue"
 
 T = TypeVar("T")
 
@@ -55,6 +60,7 @@ class Reaper:
         self._was_late = False
         self._resumed_at = datetime(1970, 1, 1, tzinfo=UTC)
         self._steps = StepWatch(clock, patience=0.0)
+        self._aside = Aside()
 
     async def tick(self) -> bool:
         """Settle one batch of lapsed leases. True means: there may be more, tick again."""
@@ -67,12 +73,15 @@ class Reaper:
         if not shards:
             # Nobody was asked, so nothing is known of the database: an outage that costs the shards goes on.
             return False
-        lapsed = await self._witness(self._lapsed(shards, now=now))
-        moved = bool(lapsed) and await self._settle(lapsed, now=now)
+        monotonic = self._clock.monotonic()
+        lapsed = await self._witness(self._lapsed(shards, aside=self._aside.out(monotonic=monotonic), now=now))
+        if lapsed:
+            await self._settle(lapsed, now=now)
+        self._aside.forget_back(monotonic=monotonic)
         await pause_noted(self._database, shards, now=now)
-        # What was renewed in between is no longer lapsed, what is locked is not found, and what cannot be written
-        # lapses later. Only runs whose job is held are found again: a batch of nothing else waits for the next look.
-        return moved and len(lapsed) == REAP_BATCH
+        # What was renewed in between is no longer lapsed, what is locked is not found, what cannot be written lapses
+        # later, and jobs that somebody holds were set aside: full batches make progress.
+        return len(lapsed) == REAP_BATCH
 
     async def pause(self) -> float:
         """Look once a second."""
@@ -89,22 +98,26 @@ class Reaper:
         self._answered_at = self._clock.monotonic()
         return answered
 
-    async def _lapsed(self, shards: Sequence[int], *, now: datetime) -> list[Ended]:
+    async def _lapsed(self, shards: Sequence[int], *, aside: Sequence[int], now: datetime) -> list[Ended]:
         self._note_outage(now)
         asked_at = self._clock.monotonic()
         lapsed = await claims.expired(
-            self._database, shards, now=now, resumed_at=self._resumed_at, limit=REAP_BATCH, error=LEASE_EXPIRED
-        )
+            self._database, shards, now=now, resumed_at=self._resumed_at, limit=REAP_BATCH, error=LEASE_EXPIRED,
+            aside=aside,
+        )  # fmt: skip
         self._note_stall(self._clock.monotonic() - asked_at)
         return lapsed
 
-    async def _settle(self, lapsed: Sequence[Ended], *, now: datetime) -> bool:
-        """End attempts; False when nothing became of any of them."""
+    async def _settle(self, lapsed: Sequence[Ended], *, now: datetime) -> None:
         verdicts = settling.decided(lapsed, now=now)
         written = await self._witness(settling.write(self._database, verdicts, now=now, expired_by=now))
         for verdict, error in written.refused:
             verdicts += await self._set_apart(verdict, error, written.settled.states, now=now)
         settled = written.settled.states
+        untouched = {verdict.key.token for verdict in verdicts} - settled.keys()
+        untouched -= {verdict.key.token for verdict, _ in written.refused}
+        waiting = [verdict.key for verdict in verdicts if verdict.state is RunState.PENDING]
+        self._leave_out([key for key in waiting if key.token in untouched])
         for verdict in verdicts:
             state = settled.get(verdict.key.token)
             if state is not None:
@@ -114,7 +127,15 @@ class Reaper:
         buried = [verdict.key for verdict in verdicts if settled.get(verdict.key.token) is RunState.DEAD]
         await pause_failing(self._database, buried, now=now)
         await let_in(self._database, self._clock, self._hints, written.settled.awaited)
-        return bool(settled or written.refused)
+
+    def _leave_out(self, held: Sequence[LeaseKey]) -> None:
+        """Set jobs aside whose runs could not wait again: somebody edits them, or has their leases this moment."""
+        for uid in {key.job_uid for key in held}:
+            news = self._aside.put(
+                uid, JOB_HELD, first=HELD_FIRST, longest=HELD_LONGEST, monotonic=self._clock.monotonic()
+            )
+            if news:
+                log.warning("leases.set_aside", job_uid=uid, reason=JOB_HELD)
 
     async def _set_apart(
         self, verdict: Verdict, error: Exception, settled: dict[UUID, RunState], *, now: datetime

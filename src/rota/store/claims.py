@@ -211,15 +211,16 @@ async def facts(
 
 
 async def expired(
-    database: Database, shards: Sequence[int], *, now: datetime, resumed_at: datetime, limit: int, error: str
-) -> list[Ended]:
-    """Return lapsed leases of these shards as lost attempts, at most `limit`.
+    database: Database, shards: Sequence[int], *, now: datetime, resumed_at: datetime, limit: int, error: str,
+    aside: Sequence[int] = (),
+) -> list[Ended]:  # fmt: skip
+    """Return lapsed leases of these shards as lost attempts, at most `limit`; those of the jobs `aside` are left out.
 
     A lease counts as lapsed only when its holder has also had one lease's time since `resumed_at`, the end of the last
     outage, to renew it.
     """
     rows = await database.fetch(
-        sql.expired_leases, lane=Lane.URGENT, shards=shards, now=now, resumed_at=resumed_at, limit=limit
+        sql.expired_leases, lane=Lane.URGENT, shards=shards, now=now, resumed_at=resumed_at, limit=limit, aside=aside
     )
     return [_ended(row, Outcome.LOST, error, None) for row in rows]
 

@@ -424,6 +424,7 @@ SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses,
 -- Leases of these shards that lapsed, with what their decision needs. A range of the primary key per shard: an index
 -- on expires_at would cost every renewal its HOT update. One that somebody has locked is being renewed or ended just
 -- then, perhaps by a handler's own long transaction: it is passed over, since waiting for it would hold up the others.
+-- Jobs in $aside are left out: they take nobody's place.
 SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses,
        coalesce(l.available_at, l.claimed_at) AS available_at,
        j.max_attempts, j.max_losses, j.retry, j.pool, (j.job_uid IS NULL OR j.deleted_at IS NOT NULL) AS orphaned
@@ -431,6 +432,7 @@ SELECT l.shard, l.job_uid, l.scheduled_for, l.token, l.attempt, l.losses,
  CROSS JOIN LATERAL (
        SELECT * FROM rota.lease x
         WHERE x.shard = sh AND x.expires_at <= $now AND $resumed_at::timestamptz + x.lease_ms * interval '1 ms' <= $now
+          AND x.job_uid <> ALL ($aside::bigint[])
         LIMIT $limit FOR UPDATE SKIP LOCKED) l
   LEFT JOIN rota.job j ON j.shard = l.shard AND j.job_uid = l.job_uid
  LIMIT $limit;

@@ -44,7 +44,7 @@ RETURNING instance, worker_id, tenant_id, pool, handlers, concurrency, started_a
 -- Put open runs that no live worker of their pool can run behind the handler gate, so that no claim scans them again
 -- and again. Looks where claims look: at the first runs of each tenant in each pool, $limit in all, however deep the queue
 -- is: what nobody can run gathers there. Goes on behind a pool's tenant, and says where it ended. Where no worker lives
--- nobody scans, and nothing needs parking. A worker that drains takes nothing, so what it knows counts for nothing.
+-- nobody scans, and nothing needs parking. What somebody holds is passed over. A worker that drains takes nothing, so what it knows counts for nothing.
 WITH RECURSIVE known AS MATERIALIZED (
   SELECT pool, tenant_id, array_agg(DISTINCT h) AS handlers, bool_or(h = '*') AS any_handler
     FROM rota.worker CROSS JOIN LATERAL unnest(handlers) h
@@ -89,7 +89,11 @@ behind AS MATERIALIZED (
             AND (next.handler = ANY (k.handlers) OR k.any_handler AND next.handler NOT IN ('shell', 'http')))),
 parked AS (
   UPDATE rota.pending SET gate = 'handler'
-   WHERE ctid = ANY (ARRAY (SELECT h.ctid FROM heads h UNION ALL SELECT b.ctid FROM behind b)) AND gate = 'open'
+   WHERE ctid = ANY (ARRAY (
+         SELECT free.ctid FROM (SELECT h.ctid FROM heads h UNION ALL SELECT b.ctid FROM behind b) x (at)
+          CROSS JOIN LATERAL (
+                SELECT p.ctid FROM rota.pending p WHERE p.ctid = x.at AND p.gate = 'open'
+                 LIMIT 1 FOR UPDATE SKIP LOCKED) free)) AND gate = 'open'
   RETURNING handler)
 SELECT p.handler, NULL::text AS pool, NULL::text AS tenant_id FROM parked p
 UNION ALL
