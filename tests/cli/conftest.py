@@ -50,6 +50,10 @@ class Cli:
         """Claim a run of a handler as a worker does, and report how it ended; returns the run's id."""
         return asyncio.run(_attempt(handler, outcome, error))
 
+    def claim(self, handler: str) -> UUID:
+        """Claim a run of a handler as a worker does that goes on with it; returns the run's id."""
+        return asyncio.run(_claim(handler))
+
 
 async def _declare(jobs: Sequence[Job]) -> None:
     async with opened(Settings()) as rota:
@@ -60,6 +64,12 @@ async def _put_to_fail_once(job_id: str) -> None:
     async with opened(Settings()) as rota:
         await rota.definitions.put([Job(job_id=job_id, handler=job_id, max_attempts=1)])
         await rota.on_demand.trigger(job_id, tenant_id="default")
+
+
+async def _claim(handler: str) -> UUID:
+    async with opened(Settings()) as rota:
+        [claim] = await rota.dispatch.claim(worker_id="w", pool="default", handlers=frozenset({handler}), limit=1)
+        return claim.run_id
 
 
 async def _attempt(handler: str, outcome: Outcome, error: str | None) -> UUID:

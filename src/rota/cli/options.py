@@ -159,17 +159,23 @@ class Call:
     async def opened(
         self, settings: "Settings | None" = None, *, migrating: bool | None = None
     ) -> AsyncIterator["Rota"]:
-        """Yield the opened cluster; without settings, a short command's, which needs few connections."""
+        """Yield the opened cluster; without settings, a short command's, which needs few connections.
+
+        What a short command does is told to other processes; who stays does so by `keep_going`.
+        """
         from rota.assembly import opened
 
         if self.given.url is not None:
             raise InvalidInput("url", "this command needs the database itself", hint="give --database-url")
+        is_short = settings is None
         if settings is None:
             settings = self.settings().model_copy(update={"connections": 2, "reserved_connections": 1})
             self.logs(settings)
         async with AsyncExitStack() as stack:
             with reaching(settings.database_url):
                 rota = await stack.enter_async_context(opened(settings, migrating=migrating))
+            if is_short:
+                await stack.enter_async_context(rota.hints.telling())
             yield rota
 
     @asynccontextmanager

@@ -8,6 +8,8 @@ has nothing to do holds the pool's bell, a lock that all who wait share.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 from weakref import WeakSet
 
@@ -87,6 +89,19 @@ class Hints:
             if listener is not None:
                 listener.cancel()
                 await asyncio.gather(listener, return_exceptions=True)
+
+    @asynccontextmanager
+    async def telling(self) -> AsyncIterator[None]:
+        """Send hints meanwhile, and those of the block's last moment at its end: for whoever does not stay."""
+        stop = asyncio.Event()
+        sending = asyncio.create_task(self.run(stop, listen=False))
+        try:
+            yield
+        finally:
+            stop.set()
+            self._anything.set()
+            await sending
+            await self._send()
 
     async def _send(self) -> None:
         self._anything.clear()
