@@ -1,6 +1,9 @@
 """What all tests share: the fixtures that ship to users, and a hypothesis that asserts no wall-clock time."""
 
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -8,6 +11,15 @@ import structlog
 from hypothesis import settings
 
 pytest_plugins = ["rota.testing.plugin"]
+
+ROOT: Final = Path(__file__).parent.parent
+
+if sys.dont_write_bytecode:
+    # Tests start processes by the hundred. Where no bytecode is kept each one compiles all that it imports, which takes
+    # several times as long as what it is started for. It is kept aside here, for them and for xdist's workers.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Machines are shared and noisy: an example that takes long is no failure.
 settings.register_profile("rota", deadline=None)
