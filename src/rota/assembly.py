@@ -15,6 +15,7 @@ from rota.domain.addresses import Allowed
 from rota.domain.zones import tzdata_version
 from rota.errors import DatabaseUnavailable
 from rota.services.access import Access
+from rota.services.aside import Noticeboard
 from rota.services.bulk import Bulk
 from rota.services.completion import Completion
 from rota.services.definitions import Definitions
@@ -116,9 +117,15 @@ class SchedulerProcess:
         )  # fmt: skip
         self.scheduler = Scheduler(database, clock, self.owned, hints, scheduler_id=scheduler_id)
         self.reaper = Reaper(database, clock, self.owned, hints)
-        self.upkeep = Upkeep(database, clock, hints)
+        definitions = Definitions(database, clock, hints)
+        noticeboard = Noticeboard(
+            database, clock, self.owned,
+            {"slot": self.scheduler.aside, "runs": self.scheduler.runs_aside, "leases": self.reaper.aside,
+             "resume": definitions.unresumed},
+        )  # fmt: skip
+        self.upkeep = Upkeep(database, clock, hints, noticeboard=noticeboard)
         self.limit_keeper = LimitKeeper(database, clock, hints)
-        self.resumer = ResumeKeeper(Definitions(database, clock, hints), Freezes(database, clock, hints))
+        self.resumer = ResumeKeeper(definitions, Freezes(database, clock, hints))
         self._new_schedules = hints.subscribe(SCHEDULES)
         self._edited_limits = hints.subscribe(LIMITS)
         self.loops = {

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import rota
+from rota.control.principal import operator
 from rota.domain import zones
 from rota.domain.ids import job_uid
 from rota.domain.job import Job
@@ -322,3 +323,126 @@ async def test_a_gate_that_cannot_be_opened_keeps_no_other_shut(rota_kit: RotaKi
     await execute(rota_kit, "ALTER TABLE rota.pending DROP CONSTRAINT house_rule")
     await rota_kit.advance(MINUTE)
     assert [run.gate for run in await rota_kit.runs("bad")] == ["open"]
+
+
+# what people read of it -----------------------------------------------------------------------------------------------
+
+AGAIN = " It is tried again, at least once a minute."
+
+
+async def told(kit: RotaKit, job_id: str) -> tuple[str | None, str]:
+    """Return what `job show` and `job why` say of it, once upkeep has looked."""
+    await kit.process.upkeep.tick()
+    shown = await kit.rota.control(operator("cli:somebody")).get_job(job_id)
+    return shown.set_aside, (await kit.rota.why.job(job_id, tenant_id="default")).text
+
+
+async def findings(kit: RotaKit) -> list[str]:
+    [check] = [check for check in await kit.rota.doctor.examine() if check.name == "quarantine"]
+    return list(check.findings)
+
+
+async def test_people_read_that_an_open_transaction_holds_a_slot_and_for_how_long(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s", "held"), every("10s", "free"))
+    held = "an open transaction holds its slot, its schedule or the job itself"
+    async with uncommitted(rota_kit.dsn, triggered("held", START + TEN_SECONDS)):
+        await rota_kit.advance(12)
+        assert await told(rota_kit, "held") == (
+            f"slot: {held}", f"Its slot 2026-01-01T00:00:10Z has come, and it is set aside: {held}.{AGAIN}",
+        )  # fmt: skip
+        assert (await told(rota_kit, "free"))[0] is None
+        assert await findings(rota_kit) == [], "it may have ended in a moment"
+        await rota_kit.advance(6)
+        [finding] = await findings(rota_kit)
+        assert finding.startswith("job 'held' of tenant 'default' is set aside since 2026-01-01T00:00:1")
+        assert finding.endswith(f": slot: {held}")
+    await rota_kit.advance(2)
+    assert (await told(rota_kit, "held"))[0] is None
+    assert await findings(rota_kit) == []
+    assert await fetch(rota_kit, "SELECT FROM rota.set_aside") == []
+
+
+async def test_people_read_which_trouble_keeps_a_slot_from_being_computed(
+    rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rota_kit.put(every("10s", "tick"))
+    await rota_kit.advance(9)
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_decide_rule", broken)
+        await rota_kit.advance(2)
+        shown, why = await told(rota_kit, "tick")
+        assert shown == "slot: it cannot be computed for now: OSError(24, 'Too many open files')"
+        assert "Too many open files" in why
+    await rota_kit.advance(MINUTE)
+    assert (await told(rota_kit, "tick"))[0] is None
+
+
+async def test_people_read_why_a_gate_does_not_open_and_a_late_run_does_not_end(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="gate", handler="h"), Job(job_id="late", handler="h", start_deadline=5 * SECOND))
+    await rota_kit.on_demand.trigger("gate", tenant_id="default", scheduled_for=START + 5 * SECOND)
+    await rota_kit.on_demand.trigger("late", tenant_id="default")
+    await refuse(rota_kit, "pending", f"job_uid <> {job_uid('default', 'gate')} OR gate = 'time'")
+    await refuse(rota_kit, "run", f"job_uid <> {job_uid('default', 'late')} OR outcome IS NULL")
+    await rota_kit.advance(20)
+    for name, gate, begins in [
+        ("gate", "time", "Its time came at 2026-01-01T00:00:05Z, and it is set aside: "),
+        ("late", "deadline", "It was to start before 2026-01-01T00:00:05Z, so it is to be skipped, and it is "),
+    ]:
+        [run] = await rota_kit.runs(name)
+        reason = await rota_kit.rota.why.run(run.run_id, tenant_id="default")
+        assert (reason.gate, reason.cause) == (gate, "set_aside")
+        assert reason.text.startswith(begins)
+        shown, why = await told(rota_kit, name)
+        assert why == reason.text
+        assert shown is not None
+        assert shown.startswith("waiting runs: the database refuses it: ")
+    assert len(await findings(rota_kit)) == 2
+    await execute(rota_kit, "ALTER TABLE rota.pending DROP CONSTRAINT house_rule")
+    await execute(rota_kit, "ALTER TABLE rota.run DROP CONSTRAINT house_rule")
+    await rota_kit.advance(2 * MINUTE)
+    assert ([run.gate for run in await rota_kit.runs("gate")], await states(rota_kit, "late")) == (
+        ["open"],
+        ["cancelled"],
+    )
+    assert await findings(rota_kit) == []
+
+
+async def test_people_read_why_a_lost_run_does_not_come_back_and_a_pause_does_not_end(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="lost", handler="h", lease_duration=SECOND), every("1m", "paused"))
+    await rota_kit.definitions.pause("paused", tenant_id="default", reason="", resume_at=START + 5 * SECOND)
+    await rota_kit.on_demand.trigger("lost", tenant_id="default")
+    await rota_kit.worker("w-1", handlers=["h"]).claim_one()
+    async with uncommitted(rota_kit.dsn, "SELECT FROM rota.job FOR UPDATE"):
+        await rota_kit.advance(20)
+        [run] = await rota_kit.runs("lost")
+        reason = await rota_kit.rota.why.run(run.run_id, tenant_id="default")
+        assert (reason.gate, reason.cause) == ("running", "set_aside")
+        assert reason.text.startswith(
+            "Worker w-1 was lost with it at 2026-01-01T00:00:01Z, and it is set aside: an open"
+        )
+        shown, why = await told(rota_kit, "paused")
+        assert shown == "resume: an open transaction holds the job"
+        assert why.endswith(f"It was to be resumed, and it is set aside: an open transaction holds the job.{AGAIN}")
+        assert len(await findings(rota_kit)) == 2
+    await rota_kit.advance(10)
+    assert (await states(rota_kit, "lost"), (await stored(rota_kit, "paused")).state) == (["pending"], "active")
+    await rota_kit.advance(2)
+    assert await findings(rota_kit) == []
+
+
+async def test_what_a_scheduler_said_counts_no_more_once_another_has_its_shards(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("10s", "held"))
+    async with uncommitted(rota_kit.dsn, triggered("held", START + TEN_SECONDS)):
+        await rota_kit.advance(12)
+        assert (await told(rota_kit, "held"))[0] is not None
+        await rota_kit.process.keeper.leave()
+        assert (await told(rota_kit, "held"))[0] is None
+    other = rota_kit.scheduler("other")
+    rota_kit.clock.advance(timedelta(hours=2))
+    for _ in range(3):
+        await rota_kit.tick(other)
+    assert await fetch(rota_kit, "SELECT FROM rota.set_aside") == []

@@ -26,9 +26,10 @@ def extended(kind: type[D], view: object, **more: Any) -> D:
     return kind.model_validate(values | more)
 
 
-def job_document(stored: StoredJob) -> JobDocument:
+def job_document(stored: StoredJob, *, set_aside: str | None = None) -> JobDocument:
     """Return a job: its definition as a put takes it, and beside it where the job stands."""
-    return extended(JobDocument, stored, job=None if stored.job is None else stored.job.to_json())
+    job = None if stored.job is None else stored.job.to_json()
+    return extended(JobDocument, stored, job=job, set_aside=set_aside)
 
 
 def listed_job(stored: StoredJob) -> JobDocument:

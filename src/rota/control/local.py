@@ -100,7 +100,8 @@ class LocalControl(FlowControl, BulkControl, FreezeControl):
         )
 
     async def get_job(self, job_id: str) -> JobDocument:
-        return job_document(await self._parts.definitions.get(job_id, tenant_id=self._tenant("read")))
+        stored = await self._parts.definitions.get(job_id, tenant_id=self._tenant("read"))
+        return job_document(stored, set_aside=await self._parts.definitions.set_aside(stored))
 
     async def list_jobs(
         self, *, prefix: str = "", label: str = "", handler: str = "", enabled: bool | None = None, owner: str = "",

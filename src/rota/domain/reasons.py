@@ -4,7 +4,7 @@ A function that gives None says: this is not what holds it. `services.why` asks 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -16,6 +16,27 @@ from rota.domain.why import Cause, Held, Hold, LimitLook, PoolWorkers, QueueLook
 
 NAMED: Final = 3
 """How many of the runs that hold a limit its sentence names; `held_by` has more of them."""
+
+_ASIDE_WORDS: Final = {
+    "slot": "slot",
+    "runs": "waiting runs",
+    "leases": "runs that lost their worker",
+    "resume": "resume",
+}
+
+
+def aside_words(reasons: Mapping[str, str]) -> str | None:
+    """Return what of a job is set aside, and why, in a sentence without its end; None: nothing."""
+    told = [f"{_ASIDE_WORDS.get(what, what)}: {_bare(reason)}" for what, reason in reasons.items()]
+    return "; ".join(told) or None
+
+
+def _tried_again(reason: str) -> str:
+    return f"it is set aside: {_bare(reason)}. It is tried again, at least once a minute."
+
+
+def _bare(reason: str) -> str:
+    return reason.rstrip(".")
 
 
 # runs that do not wait ------------------------------------------------------------------------------------------------
@@ -30,9 +51,9 @@ def finished(run_id: UUID, *, state: str, at: datetime | None, reason: str | Non
 
 def running(
     run_id: UUID, *, worker_id: str, since: datetime, until: datetime, cancel_requested_at: datetime | None,
-    set_apart: str | None = None,
+    set_apart: str | None = None, aside: str | None = None,
 ) -> Reason:  # fmt: skip
-    """Return the reason of a run that runs."""
+    """Return the reason of a run that runs. `aside`: why its lost attempt cannot be ended for now."""
     told = "" if cancel_requested_at is None else f"; since {format_instant(cancel_requested_at)} it is asked to stop"
     text = f"It runs on worker {worker_id} since {format_instant(since)}, leased until {format_instant(until)}{told}."
     if set_apart is not None:
@@ -40,25 +61,41 @@ def running(
             f"It ran on worker {worker_id} since {format_instant(since)}, which was lost."
             f" It is {set_apart.rstrip('.')}. That is tried again at {format_instant(until)}."
         )
-    return Reason(gate=Hold.RUNNING, run_id=run_id, worker_id=worker_id, since=since, at=until, text=text)
+    elif aside is not None:
+        text = f"Worker {worker_id} was lost with it at {format_instant(until)}, and {_tried_again(aside)}"
+    cause = Cause.SET_ASIDE if set_apart is not None or aside is not None else None
+    return Reason(gate=Hold.RUNNING, cause=cause, run_id=run_id, worker_id=worker_id, since=since, at=until, text=text)
 
 
 # gates that a run stands behind by itself -----------------------------------------------------------------------------
 
 
-def past_deadline(run: Waiting, *, now: datetime) -> Reason | None:
+def past_deadline(run: Waiting, *, now: datetime, aside: str | None = None) -> Reason | None:
     """Return the reason of a run that no claim takes any more, since it would start too late."""
     if run.deadline_at is None or now < run.deadline_at:
         return None
-    text = f"It was to start before {format_instant(run.deadline_at)}, so it is skipped at a scheduler's next tick."
+    was = f"It was to start before {format_instant(run.deadline_at)}"
+    if aside is not None:
+        text = f"{was}, so it is to be skipped, and {_tried_again(aside)}"
+        return Reason(
+            gate=Hold.DEADLINE, cause=Cause.SET_ASIDE, run_id=run.run_id, at=run.deadline_at, text=text
+        )  # fmt: skip
+    text = f"{was}, so it is skipped at a scheduler's next tick."
     return Reason(gate=Hold.DEADLINE, run_id=run.run_id, at=run.deadline_at, text=text)
 
 
-def before_its_time(run: Waiting, *, schedulers: int, now: datetime) -> Reason | None:
+def before_its_time(
+    run: Waiting, *, schedulers: int, now: datetime, aside: str | None = None
+) -> Reason | None:  # fmt: skip
     """Return the reason of a run whose time has not come, or whose time no scheduler has seen come yet."""
     if run.gate != Gate.TIME:
         return None
     at = format_instant(run.available_at)
+    if run.available_at <= now and aside is not None:
+        return Reason(
+            gate=Hold.TIME, cause=Cause.SET_ASIDE, run_id=run.run_id, since=run.available_at,
+            text=f"Its time came at {at}, and {_tried_again(aside)}",
+        )  # fmt: skip
     if run.available_at <= now:
         next_step = "a scheduler lets it through at its next tick" if schedulers else "no scheduler is live to see it"
         return Reason(
@@ -242,12 +279,17 @@ def _about(seconds: float | None) -> str:
 # jobs -----------------------------------------------------------------------------------------------------------------
 
 
-def paused(*, since: datetime, reason: str | None, resume_at: datetime | None) -> Reason:
-    """Return the reason of a job that makes no runs until it is resumed."""
+def paused(
+    *, since: datetime, reason: str | None, resume_at: datetime | None, aside: str | None = None
+) -> Reason:  # fmt: skip
+    """Return the reason of a job that makes no runs until it is resumed. `aside`: why it cannot be for now."""
     end = "" if resume_at is None else f", until {format_instant(resume_at)}"
     why = f": {reason}" if reason else ""
     text = f"It is paused since {format_instant(since)}{end}{why}."
-    return Reason(gate=Hold.PAUSED, since=since, at=resume_at, text=text)
+    if aside is not None:
+        text += f" It was to be resumed, and {_tried_again(aside)}"
+    cause = None if aside is None else Cause.SET_ASIDE
+    return Reason(gate=Hold.PAUSED, cause=cause, since=since, at=resume_at, text=text)
 
 
 def frozen(*, since: datetime, reason: str, everywhere: bool, run_id: UUID | None = None) -> Reason:
@@ -272,6 +314,12 @@ def on_demand() -> Reason:
 def no_further_slot() -> Reason:
     """Return the reason of a job whose schedule is over."""
     return Reason(gate=Hold.FINISHED, text="Its schedule names no further slot.")
+
+
+def slot_aside(slot: datetime, *, due_at: datetime, aside: str) -> Reason:
+    """Return the reason of a job whose slot has come, and whose run cannot be made for now."""
+    text = f"Its slot {format_instant(slot)} has come, and {_tried_again(aside)}"
+    return Reason(gate=Hold.TIME, cause=Cause.SET_ASIDE, since=due_at, text=text)
 
 
 def next_slot(slot: datetime, *, due_at: datetime, jitter: timedelta, schedulers: int, now: datetime) -> Reason:

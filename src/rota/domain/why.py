@@ -38,6 +38,7 @@ class Cause(StrEnum):
     SNOOZE = "snooze"
     REPLAY = "replay"
     SCHEDULER = "scheduler"  # its time has come, and a scheduler has yet to see it
+    SET_ASIDE = "set_aside"  # its time has come, and what a scheduler would do cannot be done for now
     PERMITS = "permits"
     TOKENS = "tokens"
     CLOSED = "closed"  # a limit without a single permit

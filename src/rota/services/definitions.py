@@ -10,6 +10,7 @@ from typing import Any, Final, cast, get_args
 import structlog
 
 from rota.clock import Clock
+from rota.domain import reasons
 from rota.domain.addresses import NOTHING_ALLOWED, Allowed
 from rota.domain.http_target import URL_LIMIT, check_target, is_target
 from rota.domain.ids import job_uid
@@ -33,7 +34,7 @@ from rota.services.put_plan import (
 )
 from rota.services.quota import Quotas, check_job_quota, check_size
 from rota.services.resumption import drop_missed, settle_missed
-from rota.store import audit
+from rota.store import aside, audit
 from rota.store import jobs as store
 from rota.store.access import TenantView
 from rota.store.audit import SYSTEM, Change
@@ -83,7 +84,7 @@ class Definitions:
         self._clock = clock
         self._hints = hints
         self._quotas = Quotas(database, clock)
-        self._unresumed = Aside()
+        self.unresumed = Aside()
 
     async def put(
         self, jobs: Sequence[Job], *, if_version: int | None = None, pause_new: Mapping[str, str] = NOBODY,
@@ -170,6 +171,11 @@ class Definitions:
         if stored is None:
             raise _unknown(job_id)
         return stored
+
+    async def set_aside(self, stored: StoredJob) -> str | None:
+        """Return what of a job schedulers have set aside, and why; None: nothing."""
+        held = await aside.of_job(self._database, stored.job_uid, now=self._clock.now())
+        return reasons.aside_words({what: view.reason for what, view in held.items()})
 
     async def page(
         self, *, tenant_id: str, prefix: str = "", after: str = "", limit: int = 100, label: str = "",
@@ -258,8 +264,8 @@ class Definitions:
         call, and the others do not wait for it.
         """
         now, monotonic, resumed = self._clock.now(), self._clock.monotonic(), 0
-        aside = self._unresumed.out(monotonic=monotonic)
-        for tenant_id, job_id, uid in await store.due_resumes(self._database, now=now, limit=limit, aside=aside):
+        left_out = self.unresumed.out(monotonic=monotonic)
+        for tenant_id, job_id, uid in await store.due_resumes(self._database, now=now, limit=limit, aside=left_out):
             try:
                 resumed += await self._resume(
                     job_id, tenant_id=tenant_id, missed="policy", actor=SYSTEM, now=now, due_uid=uid
@@ -269,12 +275,11 @@ class Definitions:
             except Exception as error:
                 if isinstance(error, DatabaseUnavailable) and not isinstance(error, Locked):
                     raise
-                is_news = self._unresumed.put(
-                    uid, repr(error), first=1.0, longest=RESUME_LONGEST, monotonic=monotonic
-                )  # fmt: skip
+                reason = "an open transaction holds the job" if isinstance(error, Locked) else repr(error)
+                is_news = self.unresumed.put(uid, reason, first=1.0, longest=RESUME_LONGEST, monotonic=monotonic)
                 if is_news and not isinstance(error, Locked):  # another scheduler's resume holds it, too
                     log.warning("job.not_resumed", job_id=job_id, tenant_id=tenant_id, error=repr(error))
-        self._unresumed.forget_back(monotonic=monotonic)
+        self.unresumed.forget_back(monotonic=monotonic)
         return resumed
 
     async def delete(self, job_id: str, *, tenant_id: str, actor: str = SYSTEM) -> int:

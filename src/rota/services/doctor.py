@@ -6,10 +6,12 @@ from itertools import takewhile
 from typing import Any, Final
 
 from rota.clock import Clock, DatabaseClock
+from rota.domain import reasons
 from rota.domain.duration import format_duration
 from rota.domain.instants import format_instant
 from rota.domain.zones import tzdata_version
 from rota.errors import InvalidInput
+from rota.store import aside as aside_store
 from rota.store import doctor as store
 from rota.store import freeze, runs
 from rota.store.database import BOUNDS, Database, Lane
@@ -181,6 +183,12 @@ class Doctor:
         rows = await store.quarantined(self._database, limit=SHOWN)
         findings = [f"job {row['job_id']!r} of tenant {row['tenant_id']!r}: {row['quarantined']}" for row in rows]
         apart = await store.set_apart(self._database, limit=SHOWN)
+        aside = await aside_store.since(self._database, self._clock.now() - LATE, now=self._clock.now(), limit=SHOWN)
+        findings += [
+            f"job {job.job_id!r} of tenant {job.tenant_id!r} is set aside since {format_instant(job.since)}:"
+            f" {reasons.aside_words({job.what: job.reason})}"
+            for job in aside
+        ]
         findings += [f"run {row['run_id']} of job {row['job_id']!r}: {row['reason']}" for row in apart]
         return Check(name="quarantine", findings=tuple(findings), facts={})
 

@@ -60,7 +60,7 @@ class Reaper:
         self._was_late = False
         self._resumed_at = datetime(1970, 1, 1, tzinfo=UTC)
         self._steps = StepWatch(clock, patience=0.0)
-        self._aside = Aside()
+        self.aside = Aside()
 
     async def tick(self) -> bool:
         """Settle one batch of lapsed leases. True means: there may be more, tick again."""
@@ -74,10 +74,10 @@ class Reaper:
             # Nobody was asked, so nothing is known of the database: an outage that costs the shards goes on.
             return False
         monotonic = self._clock.monotonic()
-        lapsed = await self._witness(self._lapsed(shards, aside=self._aside.out(monotonic=monotonic), now=now))
+        lapsed = await self._witness(self._lapsed(shards, aside=self.aside.out(monotonic=monotonic), now=now))
         if lapsed:
             await self._settle(lapsed, now=now)
-        self._aside.forget_back(monotonic=monotonic)
+        self.aside.forget_back(monotonic=monotonic)
         await pause_noted(self._database, shards, now=now)
         # What was renewed in between is no longer lapsed, what is locked is not found, what cannot be written lapses
         # later, and jobs that somebody holds were set aside: full batches make progress.
@@ -131,7 +131,7 @@ class Reaper:
     def _leave_out(self, held: Sequence[LeaseKey]) -> None:
         """Set jobs aside whose runs could not wait again: somebody edits them, or has their leases this moment."""
         for uid in {key.job_uid for key in held}:
-            news = self._aside.put(
+            news = self.aside.put(
                 uid, JOB_HELD, first=HELD_FIRST, longest=HELD_LONGEST, monotonic=self._clock.monotonic()
             )
             if news:

@@ -75,8 +75,8 @@ class Scheduler:
         self._doubtful: dict[int, float] = {}
         self._moved_meanwhile = False
         self._floor = _Floor()
-        self._aside = Aside()
-        self._runs_aside = Aside()
+        self.aside = Aside()
+        self.runs_aside = Aside()
 
     async def tick(self) -> bool:
         """Make the runs of one batch of due slots, open gates whose time has come, and end runs that became useless.
@@ -91,7 +91,7 @@ class Scheduler:
         turns = _Turns()
         recomputing = await turns.take(self._recompute_after_step(shards, now=now))
         monotonic = self._clock.monotonic()
-        if self._aside.has_back(monotonic=monotonic) or self._runs_aside.has_back(monotonic=monotonic):
+        if self.aside.has_back(monotonic=monotonic) or self.runs_aside.has_back(monotonic=monotonic):
             self._floor.drop()
         # Everything up to here is made or seen when this tick ends well; until then the next one starts from below.
         floor = self._floor.take(shards, monotonic=monotonic)
@@ -99,7 +99,7 @@ class Scheduler:
         made = await turns.take(self._make_due(scan))
         opened = await turns.take(self._open_gates(scan))
         ended = await turns.take(self._expire(scan))
-        self._runs_aside.forget_back(monotonic=monotonic)
+        self.runs_aside.forget_back(monotonic=monotonic)
         if turns.trouble is not None:
             raise turns.trouble
         more = bool(made or opened or ended)
@@ -112,11 +112,11 @@ class Scheduler:
         now, monotonic = self._clock.now(), self._clock.monotonic()
         shards = self._owned.shards(now=now)
         at = await store.next_due(
-            self._database, shards, floor=self._floor.now, aside=self._aside.out(monotonic=monotonic),
-            runs_aside=self._runs_aside.out(monotonic=monotonic),
+            self._database, shards, floor=self._floor.now, aside=self.aside.out(monotonic=monotonic),
+            runs_aside=self.runs_aside.out(monotonic=monotonic),
         ) if shards else None  # fmt: skip
         due = [] if at is None else [(at - self._clock.now()).total_seconds()]
-        back = [aside.next_at(monotonic=monotonic) for aside in (self._aside, self._runs_aside)]
+        back = [aside.next_at(monotonic=monotonic) for aside in (self.aside, self.runs_aside)]
         waits = due + [until - monotonic for until in back if until is not None]
         # A millisecond on top: the event loop's timers are coarser than the clock, and an early look finds nothing.
         return min([IDLE, *(max(0.001, wait + 0.001) for wait in waits)])
@@ -151,14 +151,14 @@ class Scheduler:
         monotonic = self._clock.monotonic()
         due = await store.due_schedules(
             self._database, scan.shards, now=scan.now, per_shard=scan.per_shard, floor=scan.floor,
-            aside=self._aside.out(monotonic=monotonic),
+            aside=self.aside.out(monotonic=monotonic),
         )  # fmt: skip
         self._floor.found(job.due_at for job in due)
         self._moved_meanwhile = False
         await self._put_off([job for job in due if job.frozen])
         bounded = await self._make([job for job in due if not job.frozen], now=scan.now)
         # Those that are still in trouble were set aside anew; the others have had their turn.
-        self._aside.forget_back(monotonic=monotonic)
+        self.aside.forget_back(monotonic=monotonic)
         # A shard that filled its part of a scan may hold more.
         return bounded or _fullest(due) >= scan.per_shard
 
@@ -195,7 +195,7 @@ class Scheduler:
                 continue
             except Exception as error:
                 # No word about the rule: a file that cannot be read just now, memory, an error of this program.
-                self._set_aside(job, f"its slot cannot be computed for now: {error!r}")
+                self._set_aside(job, f"it cannot be computed for now: {error!r}")
                 continue
             bounded |= step.next_slot is not None and step.next_slot <= now
             if batch and (runs + len(step.runs) > WRITE_BATCH or self._clock.monotonic() - began > DECIDE_SLICE):
@@ -211,7 +211,7 @@ class Scheduler:
 
     async def _write_whole(self, batch: Sequence[Advance], *, now: datetime) -> None:
         """Make a batch's runs in one statement, or, where one of them stands against it, those of the others."""
-        batch = await self._without_held(batch, [step for step in batch if self._aside.knows(step.due.job_uid)])
+        batch = await self._without_held(batch, [step for step in batch if self.aside.knows(step.due.job_uid)])
         if not batch:
             return
         try:
@@ -308,7 +308,7 @@ class Scheduler:
 
     def _put_aside(self, job: DueSchedule, reason: str, *, first: float, longest: float) -> None:
         monotonic = self._clock.monotonic()
-        if self._aside.put(job.job_uid, reason, first=first, longest=longest, monotonic=monotonic):
+        if self.aside.put(job.job_uid, reason, first=first, longest=longest, monotonic=monotonic):
             log.warning(
                 "job.set_aside", job_uid=job.job_uid, tenant_id=job.tenant_id, slot=str(job.slot), reason=reason
             )
@@ -338,7 +338,7 @@ class Scheduler:
         """
         monotonic = self._clock.monotonic()
         span: dict[str, Any] = {"now": scan.now, "per_shard": scan.per_shard, "floor": scan.floor}
-        aside = self._runs_aside.out(monotonic=monotonic)
+        aside = self.runs_aside.out(monotonic=monotonic)
         try:
             done = await write(self._database, scan.shards, aside=aside, only=None, **span)
             return done, len(done) >= scan.per_shard
@@ -349,10 +349,12 @@ class Scheduler:
             try:
                 done += await write(self._database, [shard], aside=(), only=uid, **span)
             except (Locked, store.RowRefused) as error:
-                held = isinstance(error, Locked)
-                first, longest = (HELD_FIRST, HELD_LONGEST) if held else (TROUBLE_FIRST, TROUBLE_LONGEST)
-                if self._runs_aside.put(uid, str(error), first=first, longest=longest, monotonic=monotonic):
-                    log.warning("runs.set_aside", job_uid=uid, reason=str(error))
+                if isinstance(error, Locked):
+                    reason, first, longest = "an open transaction holds its runs", HELD_FIRST, HELD_LONGEST
+                else:
+                    reason, first, longest = f"the database refuses it: {error}", TROUBLE_FIRST, TROUBLE_LONGEST
+                if self.runs_aside.put(uid, reason, first=first, longest=longest, monotonic=monotonic):
+                    log.warning("runs.set_aside", job_uid=uid, reason=reason)
         return done, bool(done)
 
 

@@ -8,8 +8,9 @@ from typing import Final
 import structlog
 
 from rota.clock import Clock, StepWatch
+from rota.services.aside import Noticeboard
 from rota.services.hints import Hints, pool_topic
-from rota.store import claims, partitions, runs, workers
+from rota.store import aside, claims, partitions, runs, workers
 from rota.store.database import Database
 
 INTERVAL: Final = 1.0
@@ -40,7 +41,9 @@ class Upkeep:
     nothing.
     """
 
-    def __init__(self, database: Database, clock: Clock, hints: Hints) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, hints: Hints, *, noticeboard: Noticeboard | None = None
+    ) -> None:
         self._database = database
         self._clock = clock
         self._hints = hints
@@ -54,6 +57,8 @@ class Upkeep:
             _Task("workers", self._forget_workers, every=PARTITION_INTERVAL),
             _Task("claims", self._forget_claims, every=FORGET_INTERVAL),
             _Task("keys", self._forget_keys, every=FORGET_INTERVAL),
+            _Task("notices", self._forget_notices, every=PARTITION_INTERVAL),
+            *([_Task("noticeboard", noticeboard.update, every=0.0)] if noticeboard is not None else []),
         )
 
     async def tick(self) -> bool:
@@ -113,6 +118,9 @@ class Upkeep:
     async def _forget_claims(self) -> bool:
         before = self._clock.now() - KEEP_CLAIMS
         return await claims.forget_claims(self._database, before=before, limit=FORGET_BATCH) >= FORGET_BATCH
+
+    async def _forget_notices(self) -> bool:
+        return await aside.forget_untrue(self._database, limit=FORGET_BATCH) >= FORGET_BATCH
 
     async def _forget_keys(self) -> bool:
         before = self._clock.now() - KEEP_KEYS

@@ -8,10 +8,11 @@ from rota.clock import Clock
 from rota.domain import reasons
 from rota.domain.ids import slot_of
 from rota.domain.job import JobName
+from rota.domain.run import Gate
 from rota.domain.why import Cause, Held, Reason, Waiting
 from rota.errors import Conflict, NotFound
 from rota.services.turns import TURN_WAIT, Turns
-from rota.store import freeze, jobs
+from rota.store import aside, freeze, jobs
 from rota.store import why as store
 from rota.store.database import Database, Lane
 from rota.store.jobs import StoredJob
@@ -53,8 +54,13 @@ class Why:
         if stored.quarantined:
             return reasons.quarantined(stored.quarantined.rstrip("."))
         if stored.paused_at is not None:
-            return reasons.paused(since=stored.paused_at, reason=stored.pause_reason, resume_at=stored.resume_at)
+            return reasons.paused(
+                since=stored.paused_at, reason=stored.pause_reason, resume_at=stored.resume_at,
+                aside=await self._aside("resume", stored.job_uid, stored.resume_at),
+            )  # fmt: skip
         now = self._clock.now()
+        if stored.next_slot is not None and (why := await self._aside("slot", stored.job_uid, stored.next_run_at)):
+            return reasons.slot_aside(stored.next_slot, due_at=stored.next_run_at or stored.next_slot, aside=why)
         waiting, schedulers = await store.oldest_waiting(self._database, stored.job_uid, now=now)
         if waiting is not None:
             key = SlotKey(stored.job_uid, waiting)
@@ -83,18 +89,29 @@ class Why:
             return reasons.running(
                 look.run_id, worker_id=lease.worker_id, since=lease.claimed_at, until=lease.expires_at,
                 cancel_requested_at=lease.cancel_requested_at, set_apart=lease.set_apart,
+                aside=await self._aside("leases", key.job_uid, lease.expires_at),
             )  # fmt: skip
         waiting, now = look.waiting, self._clock.now()
         if waiting is None or look.rank is None:
             raise Conflict(f"run {look.run_id} neither waits nor runs nor has ended", hint="`rota doctor` tells more")
+        time_gone = waiting.available_at if waiting.gate == Gate.TIME else None
+        why = await self._aside("runs", key.job_uid, waiting.deadline_at, time_gone)
         return (
-            reasons.past_deadline(waiting, now=now)
+            reasons.past_deadline(waiting, now=now, aside=why)
             or await self._frozen(tenant_id, run_id=look.run_id)
-            or reasons.before_its_time(waiting, schedulers=look.schedulers, now=now)
+            or reasons.before_its_time(waiting, schedulers=look.schedulers, now=now, aside=why)
             or reasons.on_upstream(waiting)
             or await self._on_limits(waiting, key, tenant_id=tenant_id, now=now)
             or await self._in_queue(waiting, look.rank, tenant_id=tenant_id, now=now)
         )
+
+    async def _aside(self, what: aside.What, uid: int, *dues: datetime | None) -> str | None:
+        """Return why schedulers leave this of a job out; None: they do not, or none of these instants has come."""
+        now = self._clock.now()
+        if not any(due is not None and due <= now for due in dues):
+            return None
+        view = (await aside.of_job(self._database, uid, now=now)).get(what)
+        return None if view is None else view.reason
 
     async def _frozen(self, tenant_id: str, *, run_id: UUID | None = None) -> Reason | None:
         held = await freeze.holding(self._database, tenant_id, limit=1)

@@ -1179,6 +1179,18 @@ WITH (fillfactor='50');
 
 COMMENT ON COLUMN rota.scheduler.last_tick_at IS 'When its timer last looked at its shards successfully.';
 
+CREATE TABLE rota.set_aside (
+    shard smallint NOT NULL,
+    job_uid bigint NOT NULL,
+    what text NOT NULL,
+    epoch bigint NOT NULL,
+    reason text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    CONSTRAINT set_aside_what_check CHECK ((what = ANY (ARRAY['slot'::text, 'runs'::text, 'leases'::text, 'resume'::text])))
+);
+
+COMMENT ON TABLE rota.set_aside IS 'Jobs that a scheduler cannot serve for now, with the reason; true as long as the shard is owned under that epoch.';
+
 CREATE TABLE rota.shard (
     shard smallint NOT NULL,
     owner text,
@@ -1374,6 +1386,9 @@ ALTER TABLE ONLY rota.schedule
 
 ALTER TABLE ONLY rota.scheduler
     ADD CONSTRAINT scheduler_pkey PRIMARY KEY (scheduler_id);
+
+ALTER TABLE ONLY rota.set_aside
+    ADD CONSTRAINT set_aside_pkey PRIMARY KEY (shard, job_uid, what);
 
 ALTER TABLE ONLY rota.shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (shard);

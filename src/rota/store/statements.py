@@ -122,8 +122,9 @@ flow = Statements("flow.sql")
 parking = Statements("parking.sql")
 bulk = Statements("bulk.sql")
 freeze = Statements("freeze.sql")
+aside = Statements("aside.sql")
 
 ALL: Final = (
     due, claims, shards, workers, jobs, runs, upkeep, doctor, audit, access, fleet, limits, pools, why, flow, parking,
-    bulk, freeze,
+    bulk, freeze, aside,
 )  # fmt: skip

@@ -22,9 +22,10 @@ class JobDocument(Document):
     """Where a job stands. `job` is its definition as `PUT /v1/jobs/{job_id}` takes it; null when it cannot be read.
 
     `source` is the app that declares it, or the import that made it; `overrides` are fields in which an operator
-    changed what the code says; `orphaned_at`: since when the source declares it no longer.
+    changed what the code says; `orphaned_at`: since when the source declares it no longer. `set_aside` says what of it
+    schedulers cannot do for now, and why; they try again by themselves.
 
-    In lists the payload in it is null, which no put takes: read the job alone for it.
+    In lists the payload in it is null, which no put takes, and `set_aside` too: read the job alone for them.
     """
 
     job_id: str
@@ -46,6 +47,7 @@ class JobDocument(Document):
     source: str | None = None
     overrides: tuple[str, ...] = ()
     orphaned_at: datetime | None = None
+    set_aside: str | None = None
 
 
 class DifferenceDocument(Document):
