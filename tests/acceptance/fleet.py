@@ -17,7 +17,7 @@ from rota.store.embedded import EmbeddedServer
 from rota.store.migrate import migrate
 
 STOPWATCH = SystemClock()
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which a condition that does not come true is a failure; the machine may be busy."""
 
 APP = str(Path(__file__).with_name("fleet_app.py"))

@@ -175,6 +175,6 @@ async def me(server: Served) -> Caller:
 
 async def soon(condition: Callable[[], bool], turn: Callable[[], Awaitable[Any]]) -> None:
     """Take turns until a condition holds, at most for some seconds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await turn()

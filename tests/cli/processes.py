@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which a process that does not say what is waited for is killed, which fails the test."""
 
 STUBBORN = """
@@ -72,6 +72,10 @@ class Process:
 
     def until_event(self, event: str) -> list[dict[str, Any]]:
         return self.until(lambda line: line["event"] == event)
+
+    def rest(self) -> str:
+        """Wait for the process to end by itself; returns all that it still says."""
+        return "".join(self._stream)
 
     def end(self, number: signal.Signals) -> int:
         """Send a signal and return the exit code."""

@@ -31,7 +31,7 @@ from rota.testing import TestCluster
 from tests.cli.conftest import Cli
 from tests.cli.processes import process
 
-ANSWERED: Final = 20.0
+ANSWERED: Final = 30.0
 """Seconds within which everything is answered on a machine that has other things to do; nothing waits for the end."""
 
 OPEN: Final[Mapping[str, Sequence[str]]] = {

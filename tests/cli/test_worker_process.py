@@ -63,6 +63,20 @@ def test_a_worker_wants_an_app_or_the_leave_to_run_shell_jobs(bare: Cli) -> None
     assert bare("worker", "no.such.module:app").code == 5
 
 
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("debug", "code", "word"), [("0", 5, "error: "), ("1", 1, "Traceback")])
+def test_a_worker_that_cannot_begin_ends_and_is_not_started_again(
+    rota: Cli, tmp_path: Path, debug: str, code: int, word: str
+) -> None:
+    (tmp_path / "jobs.py").write_text("import no_such_module\n")
+    environment = {**rota.environment, "ROTA_DEBUG": debug}
+    with process("worker", "jobs.py", folder=tmp_path, lines_on="stderr", **environment) as worker:
+        said = worker.rest()
+        assert worker.popen.wait() == code
+    assert word in said
+    assert "worker.restarted" not in said
+
+
 def test_a_worker_shows_what_it_did_at_the_port_that_it_logs(rota: Cli, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(
         'import rota\n\napp = rota.App()\n\n\n@app.job("greet")\ndef greet():\n    pass\n'

@@ -41,7 +41,7 @@ async def create(access: Access, **given: Any) -> tuple[str, str]:
 async def test_a_token_is_looked_at_while_every_usual_connection_is_taken(access: Access, rota_kit: RotaKit) -> None:
     """Renewals and reports over HTTP come with tokens, and must not wait behind others' reads."""
     _, text = await create(access)
-    async with asyncio.timeout(10), AsyncExitStack() as taken:
+    async with asyncio.timeout(30), AsyncExitStack() as taken:
         for _ in range(rota_kit.database._pools[Lane.WORK].get_max_size()):
             await taken.enter_async_context(rota_kit.database.transaction())
         assert (await access.authenticate(text)).tenant_id == "acme"

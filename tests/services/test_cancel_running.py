@@ -186,7 +186,7 @@ async def test_asking_for_the_end_of_a_run_that_runs_is_heard_at_once(rota_kit: 
     await rota_kit.on_demand.cancel(waiting.run_id, tenant_id="default")
     assert not hearing.done(), "a run that waits has no worker to be told"
     await rota_kit.on_demand.cancel(work.claim.run_id, tenant_id="default")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await hearing
     assert (await desk.renew([work.claim.key])).cancelled == {work.claim.key.token}
 

@@ -327,7 +327,7 @@ async def test_listeners_hear_and_learn_that_their_connection_is_gone(dsn: str) 
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
                 " AND datname = current_database()"
             )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await gone.wait()
 
 

@@ -19,7 +19,7 @@ RELEASED: Final = FIXTURES / "version_0_1_0"
 FOUND: Final = RELEASED / "found.py"
 STORY: Final = RELEASED / "story.py"
 APP: Final = FIXTURES / "upgrade_app.py"
-PATIENCE: Final = 60.0
+PATIENCE: Final = 180.0
 """Seconds after which a condition that does not come true is a failure; the machine may be busy."""
 
 STOPWATCH: Final = SystemClock()

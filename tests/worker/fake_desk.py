@@ -26,7 +26,7 @@ from rota.worker.desk import Renewal, WorkerInfo
 SLOT = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 UNCHARGED = (Outcome.RELEASED, Outcome.SNOOZED)
 MAX_LOSSES = 5
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @dataclass(slots=True, kw_only=True)

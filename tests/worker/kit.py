@@ -94,7 +94,7 @@ async def at_work(
     finally:
         worker.request_stop()
         worker.request_stop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await working
 
 

@@ -22,7 +22,7 @@ from rota.worker.rest import RestDesk
 from tests.client.served import LossyLine, lossy, served
 
 LEASE = timedelta(seconds=60)
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture(params=["local", "rest"])

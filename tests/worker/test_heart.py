@@ -231,7 +231,7 @@ async def test_a_heart_that_hangs_is_replaced_before_a_lease_ends(desk: FakeDesk
         os.kill(hung, signal.SIGSTOP)
         await desk.until(lambda: run.attempts or renewals(run) >= seen + 3)
         assert (run.claims, run.outcomes) == (1, [])
-        assert not lives(hung)
+        await desk.until(lambda: not lives(hung))
 
 
 async def test_a_heart_takes_no_signal_of_its_worker(desk: FakeDesk, url: str, info: WorkerInfo) -> None:

@@ -20,7 +20,7 @@ from rota.worker.handlers import HandlerRegistry
 from rota.worker.heart import ProcessHeart
 from rota.worker.worker import Worker
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 """Seconds; less than the third of a lease after which a renewal would come anyway."""
 
 

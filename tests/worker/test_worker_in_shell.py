@@ -19,7 +19,7 @@ from tests.docs.pages import page
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the script needs curl")
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 LEASE = timedelta(seconds=60)
 
 
