@@ -26,6 +26,17 @@ def json_text(field: str, value: Any, *, limit: int) -> str:
     return text
 
 
+def stored_json(text: str) -> Any:
+    """Return what the database keeps as JSON, also what SQL wrote there that no Python would have written.
+
+    A whole number with more digits than Python reads is given as text.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(text, parse_int=_whole)
+
+
 def has_half_pair(text: str) -> bool:
     """Tell whether a text holds half of a surrogate pair: what UTF-8 has no bytes for."""
     try:
@@ -80,6 +91,13 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     repeated = _Repeated(value)
     repeated.name = next(name for name in names if names.count(name) > 1)
     return repeated
+
+
+def _whole(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
 
 
 def _path_to_repeated(value: object) -> list[str] | None:

@@ -183,6 +183,11 @@ class Doctor:
         rows = await store.quarantined(self._database, limit=SHOWN)
         findings = [f"job {row['job_id']!r} of tenant {row['tenant_id']!r}: {row['quarantined']}" for row in rows]
         apart = await store.set_apart(self._database, limit=SHOWN)
+        findings += [
+            f"job {row['job_id']!r} of tenant {row['tenant_id']!r} is damaged ({row['fields']}), and goes on without"
+            " what cannot be read: put it anew"
+            for row in await store.damaged(self._database, limit=SHOWN)
+        ]
         aside = await aside_store.since(self._database, self._clock.now() - LATE, now=self._clock.now(), limit=SHOWN)
         findings += [
             f"job {job.job_id!r} of tenant {job.tenant_id!r} is set aside since {format_instant(job.since)}:"

@@ -34,7 +34,7 @@ async def pause_failing(database: Database, buried: Sequence[LeaseKey], *, now: 
     uids = sorted({key.job_uid for key in buried})
     try:
         failing = [streak.job_uid for streak in await dead_streaks(database, uids)] if uids else []
-        pauses = [await _pause(database, uid, now=now) for uid in failing]
+        pauses = [await _pause_alone(database, uid, now=now) for uid in failing]
     except DatabaseUnavailable as error:
         log.warning("jobs.paused_later", jobs=len(uids), error=str(error))
         await want_pause(database, uids, now=now)
@@ -49,7 +49,7 @@ async def pause_noted(database: Database, shards: Sequence[int], *, now: datetim
     noted = await pauses_wanted(database, shards, limit=PAUSE_BATCH)
     if not noted:
         return
-    pauses = [await _pause(database, uid, now=now) for uid in noted]
+    pauses = [await _pause_alone(database, uid, now=now) for uid in noted]
     if done := {pause.job_uid: noted[pause.job_uid] for pause in pauses if not pause.is_locked}:
         await forget_pauses(database, done)
     if locked := [pause.job_uid for pause in pauses if pause.is_locked]:
@@ -62,6 +62,17 @@ class _Pause(NamedTuple):
     job_uid: int
     job_id: str | None = None
     is_locked: bool = False
+
+
+async def _pause_alone(database: Database, uid: int, *, now: datetime) -> _Pause:
+    """Pause one job; whatever is wrong with it, it costs the others nothing. Raises DatabaseUnavailable."""
+    try:
+        return await _pause(database, uid, now=now)
+    except DatabaseUnavailable:
+        raise
+    except Exception as error:
+        log.error("job.not_paused", job_uid=uid, error=repr(error))
+        return _Pause(uid)
 
 
 async def _pause(database: Database, uid: int, *, now: datetime) -> _Pause:

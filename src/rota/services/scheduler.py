@@ -290,7 +290,16 @@ class Scheduler:
         return newest is not None and newest > tzdata_version()
 
     async def _quarantine(self, guilty: Sequence[tuple[DueSchedule, str]]) -> None:
-        done = await store.quarantine(self._database, guilty)
+        try:
+            done = await store.quarantine(self._database, guilty)
+        except store.RowRefused as error:
+            if len(guilty) > 1:
+                for one in guilty:
+                    await self._quarantine([one])
+                return
+            [(job, reason)] = guilty
+            self._set_aside(job, f"{reason}; and it cannot be quarantined: {error}")
+            return
         for job, reason in guilty:
             if job.job_uid in done:
                 log.error("job.quarantined", job_id=done[job.job_uid], reason=reason)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
+from rota.domain.json_value import stored_json
 from rota.store.database import Connection, Database
 from rota.store.statements import audit as sql
 
@@ -73,4 +74,4 @@ def _json(value: Any) -> str | None:
 
 
 def _value(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    return None if text is None else stored_json(text)

@@ -1,6 +1,5 @@
 """The claim and attempt stages: taking runs under leases, renewing those, and the one way a lease ends."""
 
-import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -10,9 +9,9 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import asyncpg
-import orjson
 
 from rota.domain.attempt import ANY_HANDLER, Claim, Ended, Lease, LeaseKey, Outcome, Verdict
+from rota.domain.json_value import stored_json
 from rota.domain.progress import Progress
 from rota.domain.retry import RetryPolicy
 from rota.domain.run import RunState
@@ -317,9 +316,9 @@ def _key(row: Any) -> LeaseKey:
 
 
 def _payload(text: str | None) -> dict[str, Any]:
-    # Not orjson: a payload may hold numbers of any length.
-    payload: dict[str, Any] = json.loads(text) if text and text != "{}" else {}
-    return payload
+    # Not orjson: a payload may hold numbers of any length. What is damaged must not cost the others of a claim theirs.
+    payload = stored_json(text) if text and text != "{}" else {}
+    return payload if isinstance(payload, dict) else {"damaged payload": payload}
 
 
 def _claim(row: Any, expires_at: datetime) -> Claim:
@@ -351,6 +350,6 @@ def _ended(row: Any, outcome: Outcome, error: str | None, retry_after: timedelta
 def _retry(text: str | None) -> RetryPolicy:
     """Return a stored policy; the default one in place of a damaged one, which must not stop the others."""
     try:
-        return RetryPolicy() if text is None else RetryPolicy.from_json(orjson.loads(text))
+        return RetryPolicy() if text is None else RetryPolicy.from_json(stored_json(text))
     except InvalidInput:
         return RetryPolicy()

@@ -92,6 +92,11 @@ async def quarantined(database: Database, *, limit: int) -> list[dict[str, Any]]
     return await _many(database, sql.quarantined_jobs, limit=limit)
 
 
+async def damaged(database: Database, *, limit: int) -> list[dict[str, Any]]:
+    """Return jobs with fields that no program would have written, and which."""
+    return await _many(database, sql.damaged_jobs, limit=limit)
+
+
 async def waiting(database: Database, *, limit: int) -> list[dict[str, Any]]:
     """Return waiting runs counted by pool, gate and handler."""
     return await _many(database, sql.waiting_by_gate, limit=limit)

@@ -226,10 +226,11 @@ async def held_slots(database: Database, advances: Sequence[Advance]) -> frozens
 async def quarantine(database: Database, refused: Sequence[tuple[DueSchedule, str]]) -> dict[int, str]:
     """Take schedules that cannot be computed or written out of the scan, with the reason on their jobs.
 
-    Returns the job ids by uid. One left out was edited meanwhile, or its rows are held: it comes again.
+    Returns the job ids by uid. One left out was edited meanwhile, or its rows are held: it comes again. Raises
+    RowRefused when not even that can be written of one of them: nothing is written then.
     """
-    rows = await database.fetch(
-        sql.quarantine_schedules,
+    rows = await _shared(
+        database, sql.quarantine_schedules,
         shards=[due.shard for due, _ in refused],
         job_uids=[due.job_uid for due, _ in refused],
         versions=[due.version for due, _ in refused], reasons=[reason for _, reason in refused],

@@ -12,6 +12,7 @@ import orjson
 
 from rota.domain.ids import SHARD_COUNT, job_uid, shard_of
 from rota.domain.job import NAME_LIMIT, ONE_WAITS, Job, JobName
+from rota.domain.json_value import stored_json
 from rota.domain.misfire import Skipped, misfire_to_json
 from rota.domain.ownership import Owner, Ownership
 from rota.domain.retry import RetryPolicy
@@ -22,6 +23,8 @@ from rota.store.due import NEVER, NewRun, parse_misfire, parse_schedule, superse
 from rota.store.statements import due as due_sql
 from rota.store.statements import jobs as sql
 
+PROBLEM_LIMIT: Final = 1000
+"""The most characters of what is said of a stored definition that is refused."""
 FORMER_PAYLOADS: Final = 100
 """How many former payloads of a job are kept, besides the last one, for the runs that ran with them."""
 _SHARDS: Final = range(SHARD_COUNT)
@@ -457,8 +460,11 @@ async def move_next_slot(database: Database, stored: StoredSlot, *, next_slot: d
 def _stored(row: Any, schedule: Any) -> StoredJob:
     try:
         job, problem = _job(row), None
-    except (InvalidInput, OverflowError) as error:
-        job, problem = None, str(error)
+    except (InvalidInput, OverflowError, ValueError, TypeError) as error:
+        # One that somebody's SQL has damaged must not hide the others of a list.
+        job, problem = None, str(error)[:PROBLEM_LIMIT]
+    declared = None if row["declared"] is None else stored_json(row["declared"])
+    overrides = [] if row["overrides"] is None else stored_json(row["overrides"])
     return StoredJob(
         job=job, problem=problem, shard=row["shard"], job_uid=row["job_uid"], tenant_id=row["tenant_id"],
         job_id=row["job_id"], generation=row["generation"], version=row["version"], paused_at=row["paused_at"],
@@ -467,8 +473,8 @@ def _stored(row: Any, schedule: Any) -> StoredJob:
         deleted=row["deleted_at"] is not None,
         created_at=row["created_at"], updated_at=row["updated_at"], next_run_at=_finite(schedule["next_run_at"]),
         next_slot=schedule["next_slot"], since=schedule["since"], owner=row["owner"], source=row["source"],
-        declared=None if row["declared"] is None else json.loads(row["declared"]),
-        overrides=() if row["overrides"] is None else tuple(json.loads(row["overrides"])),
+        declared=declared if isinstance(declared, dict) else None,
+        overrides=tuple(name for name in overrides if isinstance(name, str)) if isinstance(overrides, list) else (),
         orphaned_at=row["orphaned_at"],
     )  # fmt: skip
 
@@ -482,15 +488,15 @@ def _job(row: Any) -> Job:
     return Job(
         job_id=row["job_id"], tenant_id=row["tenant_id"], handler=row["handler"],
         schedule=None if row["schedule"] is None else parse_schedule(row["schedule"]),
-        payload=json.loads(row["payload"]), pool=row["pool"], priority=row["priority"],
-        max_attempts=row["max_attempts"], retry=RetryPolicy.from_json(orjson.loads(row["retry"])),
+        payload=stored_json(row["payload"]), pool=row["pool"], priority=row["priority"],
+        max_attempts=row["max_attempts"], retry=RetryPolicy.from_json(stored_json(row["retry"])),
         misfire=parse_misfire(row["misfire"]), misfire_grace=timedelta(milliseconds=row["misfire_grace_ms"]),
         timeout=timedelta(milliseconds=row["timeout_ms"]), lease_duration=timedelta(milliseconds=row["lease_ms"]),
         jitter=timedelta(milliseconds=row["jitter_ms"]), overlap=row["overlap"],
         start_deadline=None if row["start_deadline_ms"] is None else timedelta(milliseconds=row["start_deadline_ms"]),
         max_concurrency=row["max_concurrency"], concurrency_key=row["concurrency_key"],
-        key_concurrency=row["key_concurrency"], limits=orjson.loads(row["limits"]), max_losses=row["max_losses"],
-        pause_after=row["pause_after"], labels=orjson.loads(row["labels"]), description=row["description"],
+        key_concurrency=row["key_concurrency"], limits=stored_json(row["limits"]), max_losses=row["max_losses"],
+        pause_after=row["pause_after"], labels=stored_json(row["labels"]), description=row["description"],
     )  # fmt: skip
 
 

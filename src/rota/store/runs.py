@@ -1,6 +1,5 @@
 """Runs as people read them: a wide read is bounded by its window and its limit."""
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,6 +8,7 @@ from uuid import UUID
 import orjson
 
 from rota.domain.ids import shard_of
+from rota.domain.json_value import stored_json
 from rota.domain.run_filter import RunFilter
 from rota.store.database import Database
 from rota.store.requests import SlotKey as SlotKey
@@ -222,7 +222,7 @@ def _view(row: Any) -> RunView:
             values["started_at"] = row["last_started_at"]
             values["duration_seconds"] = (row["last_ended_at"] - row["last_started_at"]).total_seconds()
     for name in ("payload", "result"):
-        values[name] = None if row[name] is None else json.loads(row[name])
+        values[name] = None if row[name] is None else stored_json(row[name])
     values["progress"] = _share(values["progress"])
     return RunView(**values)
 

@@ -59,6 +59,28 @@ SELECT count(*) AS due, min(next_run_at) AS oldest FROM rota.schedule WHERE next
 SELECT tenant_id, job_id, quarantined FROM rota.job WHERE quarantined IS NOT NULL AND deleted_at IS NULL
  ORDER BY tenant_id, job_id LIMIT $limit;
 
+-- name: damaged_jobs
+-- Jobs whose limits, labels, retries or payload are none that the program would have written: somebody's SQL did.
+SELECT tenant_id, job_id,
+       array_to_string(ARRAY[
+         CASE WHEN jsonb_typeof(limits) <> 'object' OR jsonb_path_exists(limits,
+                'strict $.* ? (@.type() != "number" || @ < 1 || @ > 1000 || @ != @.floor())', '{}', true) THEN 'limits' END,
+         CASE WHEN jsonb_typeof(labels) <> 'object'
+                OR jsonb_path_exists(labels, 'strict $.* ? (@.type() != "string")', '{}', true) THEN 'labels' END,
+         CASE WHEN jsonb_typeof(retry) <> 'object' OR jsonb_path_exists(retry,
+                'strict $.* ? (@.type() != "number" || @ < 0 || @ > 2592000)', '{}', true) THEN 'retry' END,
+         CASE WHEN jsonb_typeof(payload) <> 'object' OR rota.has_long_number(payload) THEN 'payload' END], ', ') AS fields
+  FROM rota.job
+ WHERE deleted_at IS NULL AND (
+       limits <> '{}' AND (jsonb_typeof(limits) <> 'object' OR jsonb_path_exists(limits,
+         'strict $.* ? (@.type() != "number" || @ < 1 || @ > 1000 || @ != @.floor())', '{}', true))
+    OR labels <> '{}' AND (jsonb_typeof(labels) <> 'object'
+         OR jsonb_path_exists(labels, 'strict $.* ? (@.type() != "string")', '{}', true))
+    OR jsonb_typeof(retry) <> 'object' OR jsonb_path_exists(retry,
+         'strict $.* ? (@.type() != "number" || @ < 0 || @ > 2592000)', '{}', true)
+    OR payload <> '{}' AND (jsonb_typeof(payload) <> 'object' OR rota.has_long_number(payload)))
+ ORDER BY tenant_id, job_id LIMIT $limit;
+
 -- name: set_apart_runs
 -- Runs whose end could not be decided or written as it was told: buried with that reason, or leased until the next try.
 SELECT rota.run_id(a.job_uid, a.scheduled_for) AS run_id, j.job_id, a.reason

@@ -77,14 +77,15 @@ BEGIN ATOMIC
     FROM (SELECT limits_on.payload #>> string_to_array(substr(limits_on.concurrency_key, 9), '.')) keyed (value)
    WHERE keyed.value IS NOT NULL
   UNION ALL
-  SELECT format('downstream/%s/%s', l.tenant_id, l.name), l.name, l.tenant_id, l.kind, wanted.value::integer, l.permits,
-         l.rate, l.burst
-    FROM jsonb_each_text(limits_on.limits) wanted
+  SELECT format('downstream/%s/%s', l.tenant_id, l.name), l.name, l.tenant_id, l.kind,
+         CASE WHEN wanted.value ~ '^[1-9][0-9]{0,8}$' THEN wanted.value::integer END, l.permits, l.rate, l.burst
+    -- Costs that somebody's SQL has damaged are none: they must not stop every claim of the pool.
+    FROM jsonb_each_text(CASE jsonb_typeof(limits_on.limits) WHEN 'object' THEN limits_on.limits END) wanted
    CROSS JOIN LATERAL (
          SELECT x.* FROM rota.limits x
           WHERE x.tenant_id IN (limits_on.tenant_id, '*') AND x.name = wanted.key AND x.kind = 'downstream'
           ORDER BY x.tenant_id = '*' LIMIT 1) l
-   WHERE limits_on.limits <> '{}'
+   WHERE limits_on.limits <> '{}' AND wanted.value ~ '^[1-9][0-9]{0,8}$'
   UNION ALL
   SELECT format('tenant/%s/%s', limits_on.tenant_id, l.name), l.name, l.tenant_id, l.kind, 1, l.permits, l.rate, l.burst
     FROM rota.limits l
@@ -218,6 +219,14 @@ $$;
 COMMENT ON FUNCTION rota.held_slots IS
   'Which of these jobs'' slots cannot be made at once, since an open transaction holds the run or the schedule.';
 
+CREATE OR REPLACE FUNCTION rota.has_long_number(value jsonb) RETURNS boolean
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+  SELECT octet_length(value::text) > 4300
+     AND jsonb_path_exists(value, 'strict $.** ? (@.type() == "number" && (@ >= 1e4300 || @ <= -1e4300))', '{}', true)
+$$;
+COMMENT ON FUNCTION rota.has_long_number IS 'Whether JSON holds a whole number with more digits than Python reads.';
+
 CREATE OR REPLACE FUNCTION rota.check_request(job_id text, tenant_id text, payload jsonb, scheduled_for timestamptz,
                                    idempotency_key text) RETURNS void
   LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -243,6 +252,9 @@ BEGIN
   ELSIF jsonb_path_exists(payload, '$.**{65}') THEN
     trouble := 'payload: is nested more than 64 deep';
     advice := 'keep the data elsewhere and pass its key';
+  ELSIF rota.has_long_number(payload) THEN
+    trouble := 'payload: holds a whole number of more than 4300 digits';
+    advice := 'pass it as text';
   ELSIF idempotency_key IS NOT NULL AND (idempotency_key !~ '^.{1,200}$' OR idempotency_key ~ '[[:cntrl:]]') THEN
     trouble := 'idempotency_key: is not 1 to 200 printable characters';
     advice := 'a random UUID will do';
@@ -576,6 +588,9 @@ BEGIN
   ELSIF octet_length(given::text) > 65536 OR jsonb_path_exists(given, '$.**{65}') THEN
     RAISE EXCEPTION 'result: has % bytes, or is nested more than 64 deep', octet_length(given::text)
       USING ERRCODE = 'RT422', HINT = 'at most 65536 bytes: keep the data elsewhere and pass its key';
+  ELSIF rota.has_long_number(given) THEN
+    RAISE EXCEPTION 'result: holds a whole number of more than 4300 digits'
+      USING ERRCODE = 'RT422', HINT = 'pass it as text';
   END IF;
   SELECT * INTO at FROM rota.slot_of(given_run);
   SELECT at.job_uid % c.shard_count INTO home FROM rota.cluster c;

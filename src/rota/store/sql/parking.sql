@@ -69,7 +69,8 @@ room AS MATERIALIZED (
                   LIMIT $limit) x
           CROSS JOIN LATERAL (
                 SELECT CASE n.kind WHEN 'downstream'
-                                   THEN least(coalesce((y.limits ->> n.name)::integer, 0), nullif(n.permits, 0), n.burst)
+                                   THEN least(CASE WHEN y.limits ->> n.name ~ '^[1-9][0-9]{0,8}$' THEN (y.limits ->> n.name)::integer ELSE 0 END,
+                                              nullif(n.permits, 0), n.burst)
                                    ELSE 1 END AS cost
                   FROM rota.job y WHERE y.shard = x.shard AND y.job_uid = x.job_uid LIMIT 1) j) there
     LEFT JOIN LATERAL (
