@@ -107,6 +107,17 @@ async def test_a_hot_write_finds_its_rows_by_ctid(full: Any, name: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("name", ["settle_attempts", "live_among", "forget_idle_permits"])
+async def test_what_waits_is_looked_for_by_its_key_and_never_as_a_whole(full: Any, name: str) -> None:
+    """EXISTS beside another condition is planned as a hash of the table, whatever its indexes are."""
+    plan = await generic_plan(full, STATEMENTS[name])
+    looks = [node for node in nodes(plan) if node.get("Index Name", "").startswith("pending")]
+    assert looks
+    for look in looks:
+        assert "limit_key =" in look["Index Cond"] or "job_uid =" in look["Index Cond"], look
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_page_of_jobs_is_read_in_order_by_the_index_over_the_names(full: Any) -> None:
     plan = await generic_plan(full, STATEMENTS["list_jobs"])
     [scan] = [node for node in nodes(plan) if node.get("Index Name") == "job_live"]

@@ -44,6 +44,12 @@ def test_a_statement_says_what_it_does_where_its_text_does_not(statement: Statem
 
 
 @each
+def test_a_statement_is_short_enough_to_stay_prepared(statement: Statement) -> None:
+    """asyncpg keeps no prepared statement of more than 15 KiB, and plans it at each call."""
+    assert len(statement.text) < 15 * 1024
+
+
+@each
 def test_a_statement_is_told_the_time_and_asks_no_chance(statement: Statement) -> None:
     found = VOLATILE.search(statement.text)
     assert (found is not None) == (statement.name == "database_now"), found

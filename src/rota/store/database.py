@@ -62,8 +62,8 @@ class Lane(Enum):
 
 
 BOUNDS: Final[Mapping[Lane, Bounds]] = {
-    Lane.WORK: Bounds(statement=25.0, lock=2.0),
-    Lane.URGENT: Bounds(statement=25.0, lock=1.0),
+    Lane.WORK: Bounds(statement=25.0, lock=2.0, keeps_plans=True),
+    Lane.URGENT: Bounds(statement=25.0, lock=1.0, keeps_plans=True),
     Lane.CALLS: Bounds(statement=25.0, lock=0.2),
     Lane.READS: Bounds(statement=10.0, lock=1.0),
 }

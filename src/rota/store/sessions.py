@@ -39,10 +39,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How long the server lets a statement run, and wait for a lock, in seconds."""
+    """How long the server lets a statement run, and wait for a lock, in seconds.
+
+    With `keeps_plans` a statement is planned once in a session, and not for each set of values: planning the long ones
+    takes several times as long as running them. Their plans are tested without any values.
+    """
 
     statement: float
     lock: float
+    keeps_plans: bool = False
 
     @property
     def settings(self) -> dict[str, str]:
@@ -106,7 +111,7 @@ class Sessions:
             async with self._learning:
                 if self._way is None:
                     return await self._open_first(bounds, options)
-        return await self._open(bounds, self.way, options)
+        return await self._with_plans(await self._open(bounds, self.way, options), bounds, self.way)
 
     async def _open_first(self, bounds: Bounds, options: dict[str, Any]) -> Any:
         way = Way()
@@ -128,9 +133,20 @@ class Sessions:
                         keeps_statements=self._way.keeps_statements, role_is_bounded=self._way.lock > 0,
                         hint="hints do not arrive through a pooler; `rota doctor` says what it lacks")  # fmt: skip
         if self._way.keeps_statements:
-            return connection
+            return await self._with_plans(connection, bounds, self._way)
         await connection.close(timeout=CONNECT_TIMEOUT)
         return await self._open(bounds, self._way, options)
+
+    async def _with_plans(self, connection: Any, bounds: Bounds, way: Way) -> Any:
+        """Let the session keep its plans; not one of a pooler's, which is somebody else's next."""
+        if bounds.keeps_plans and not way.is_pooled:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    await connection.execute("SET plan_cache_mode = force_generic_plan")
+            except BaseException:
+                connection.terminate()
+                raise
+        return connection
 
     async def _open(self, bounds: Bounds, way: Way, options: dict[str, Any]) -> Any:
         given = dict(options)

@@ -19,10 +19,10 @@ SELECT k.job_uid, k.scheduled_for
    AND ($label = '' OR CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
                             ELSE j.labels ->> $label = $label_value END)
    AND r.created_at >= $since AND r.created_at < $until
-   AND (NOT $failed::boolean OR EXISTS (
-        SELECT FROM rota.attempt a
+   AND (NOT $failed::boolean OR (
+        SELECT true FROM rota.attempt a
          WHERE a.shard = k.shard AND a.job_uid = k.job_uid AND a.scheduled_for = k.scheduled_for
-           AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost')))
+           AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost') LIMIT 1))
    AND ($error = '' OR strpos(lower((
         SELECT a.error FROM rota.attempt a
          WHERE a.shard = k.shard AND a.job_uid = k.job_uid AND a.scheduled_for = k.scheduled_for

@@ -531,7 +531,9 @@ SELECT s.token, s.state, w.keys AS awaited, w.tenant_id
        SELECT array_agg(k.limit_key) AS keys,
               (SELECT j.tenant_id FROM rota.job j WHERE j.shard = s.shard AND j.job_uid = s.job_uid) AS tenant_id
          FROM unnest(s.permit_keys) k (limit_key)
-        WHERE EXISTS (SELECT FROM rota.pending p WHERE p.gate = 'limit' AND p.limit_key = k.limit_key)) w
+        -- Not EXISTS, which is planned as a hash of all runs that wait.
+        CROSS JOIN LATERAL (
+              SELECT FROM rota.pending p WHERE p.gate = 'limit' AND p.limit_key = k.limit_key LIMIT 1) waits) w
        ON s.permit_keys IS NOT NULL;
 
 -- name: reap_attempts

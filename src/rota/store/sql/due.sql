@@ -35,9 +35,10 @@ SELECT least(
 -- slot on, whatever delays it then. One that is wanted at a slot to come does not live yet.
 SELECT k.shard, k.job_uid
   FROM unnest($shards::smallint[], $job_uids::bigint[]) k (shard, job_uid)
- WHERE EXISTS (SELECT FROM rota.lease l WHERE l.shard = k.shard AND l.job_uid = k.job_uid)
-    OR EXISTS (SELECT FROM rota.pending p
-                WHERE p.shard = k.shard AND p.job_uid = k.job_uid AND least(p.scheduled_for, p.available_at) <= $now);
+ WHERE (SELECT true FROM rota.lease l WHERE l.shard = k.shard AND l.job_uid = k.job_uid LIMIT 1)
+    -- Not EXISTS, which beside another condition is planned as a hash of all that wait.
+    OR (SELECT true FROM rota.pending p
+         WHERE p.shard = k.shard AND p.job_uid = k.job_uid AND least(p.scheduled_for, p.available_at) <= $now LIMIT 1);
 
 -- name: materialise_runs
 -- Advance schedules and make their runs, in one statement. A schedule that was edited or already advanced, or whose

@@ -114,9 +114,11 @@ WITH RECURSIVE met (limit_key, place) AS (
    WHERE m.place < $limit),
 known AS MATERIALIZED (
   SELECT m.limit_key, coalesce(n.permits, 0) AS permits,
-         NOT EXISTS (SELECT FROM rota.permit p
-                      WHERE p.limit_key = m.limit_key AND (p.token IS NOT NULL OR p.used_at > $idle_since))
-         AND NOT EXISTS (SELECT FROM rota.pending w WHERE w.gate = 'limit' AND w.limit_key = m.limit_key) AS is_idle
+         -- Not EXISTS, which is planned as a hash of all that wait.
+         (SELECT true FROM rota.permit p
+           WHERE p.limit_key = m.limit_key AND (p.token IS NOT NULL OR p.used_at > $idle_since) LIMIT 1) IS NULL
+         AND (SELECT true FROM rota.pending w
+               WHERE w.gate = 'limit' AND w.limit_key = m.limit_key LIMIT 1) IS NULL AS is_idle
     FROM met m
     LEFT JOIN LATERAL (SELECT * FROM rota.numbers_of(m.limit_key) LIMIT 1) n ON true
    WHERE m.place > 0),

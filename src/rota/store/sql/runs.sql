@@ -98,10 +98,10 @@ SELECT d.job_uid, d.scheduled_for
    AND ($job_id = '' OR j.job_id = $job_id) AND ($handler = '' OR j.handler = $handler)
    AND ($label = '' OR CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
                             ELSE j.labels ->> $label = $label_value END)
-   AND (NOT $failed::boolean OR EXISTS (
-        SELECT FROM rota.attempt a
+   AND (NOT $failed::boolean OR (
+        SELECT true FROM rota.attempt a
          WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
-           AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost')))
+           AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost') LIMIT 1))
    AND ($error = '' OR strpos(lower((
         SELECT a.error FROM rota.attempt a
          WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
@@ -202,15 +202,15 @@ SELECT p.*, CASE WHEN $whole::boolean THEN last.error ELSE left(last.error, 500)
        AND v.shard = $shard AND v.job_uid = $job_uid AND v.scheduled_for < $before -- not: recent_runs
        -- recent_runs: AND (v.scheduled_for, v.job_uid) < ($before::timestamptz, $before_uid::bigint)
        AND ($state = '' OR v.state = $state) AND ($handler = '' OR v.handler = $handler)
-       AND ($label = '' OR EXISTS (
-            SELECT FROM rota.job j
+       AND ($label = '' OR (
+            SELECT true FROM rota.job j
              WHERE j.shard = v.shard AND j.job_uid = v.job_uid
                AND CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
-                        ELSE j.labels ->> $label = $label_value END))
-       AND (NOT $failed::boolean OR EXISTS (
-            SELECT FROM rota.attempt a
+                        ELSE j.labels ->> $label = $label_value END LIMIT 1))
+       AND (NOT $failed::boolean OR (
+            SELECT true FROM rota.attempt a
              WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
-               AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost')))
+               AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost') LIMIT 1))
        AND ($error = '' OR strpos(lower((
             SELECT a.error FROM rota.attempt a
              WHERE a.shard = v.shard AND a.job_uid = v.job_uid AND a.scheduled_for = v.scheduled_for
@@ -243,10 +243,10 @@ SELECT v.run_id, v.tenant_id, v.job_id, v.scheduled_for, v.state, v.gate, v.orig
        AND ($job_id = '' OR j.job_id = $job_id) AND ($handler = '' OR j.handler = $handler)
        AND ($label = '' OR CASE WHEN $label_value::text IS NULL THEN j.labels ? $label
                                 ELSE j.labels ->> $label = $label_value END)
-       AND (NOT $failed::boolean OR EXISTS (
-            SELECT FROM rota.attempt a
+       AND (NOT $failed::boolean OR (
+            SELECT true FROM rota.attempt a
              WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
-               AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost')))
+               AND a.outcome IN ('failed', 'timed_out', 'gave_up', 'lost') LIMIT 1))
        AND ($error = '' OR strpos(lower((
             SELECT a.error FROM rota.attempt a
              WHERE a.shard = d.shard AND a.job_uid = d.job_uid AND a.scheduled_for = d.scheduled_for
