@@ -195,3 +195,25 @@ async def test_a_line_that_somebody_cut_on_the_way_is_noticed_and_made_anew(
             await rota_kit.database.fetch(upkeep.send_hint, topic="pool:a")
             async with asyncio.timeout(20):
                 await hint.wait()
+
+
+async def test_what_a_process_tells_comes_back_to_it_and_wakes_nobody_again(rota_kit: RotaKit) -> None:
+    clock = WatchedClock()
+    async with await Database.connect(rota_kit.dsn, size=2, reserved=1) as database:
+        hints = Hints(database, clock)
+        mine, other = hints.subscribe("pool:a"), hints.subscribe("pool:b")
+        async with running(hints, listen=True):
+            await clock.until_begun(2)
+            hints.publish("pool:a")
+            assert mine.is_set()
+            mine.clear()
+            clock.advance(timedelta(seconds=1))
+            await clock.until_begun(3)  # it is sent
+            # Notifications come in the order of their commits: once this one is here, so was ours.
+            await rota_kit.database.fetch(upkeep.send_hint, topic="pool:b")
+            async with asyncio.timeout(20):
+                await other.wait()
+            assert not mine.is_set()
+            await rota_kit.database.fetch(upkeep.send_hint, topic="pool:a")
+            async with asyncio.timeout(20):
+                await mine.wait()

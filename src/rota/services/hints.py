@@ -8,6 +8,7 @@ has nothing to do holds the pool's bell, a lock that all who wait share.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -61,6 +62,7 @@ class Hints:
         self._line: Line | None = None
         self._bells: dict[str, int] = {}
         self._bell_turn = asyncio.Lock()
+        self._echoes: Counter[str] = Counter()
         self._dropping: set[asyncio.Task[None]] = set()
         self.holds = 0
         """How many bells this process has taken so far: whoever looks for work remembers it for `hold_bell`."""
@@ -107,9 +109,13 @@ class Hints:
         self._anything.clear()
         topics, self._unsent = self._unsent, set()
         for topic in topics:
+            # It comes back over our own line, and has woken everybody here already.
+            is_heard = self._line is not None
+            self._echoes[topic] += is_heard
             try:
                 await self._database.fetch(upkeep.send_hint, topic=topic)
             except Exception as error:
+                self._echoes[topic] -= is_heard
                 # A lost hint costs a poll interval, so it is not tried again.
                 self._note("hint.lost", error, topic=topic)
 
@@ -118,6 +124,7 @@ class Hints:
             try:
                 async with self._database.listening(CHANNEL, self._ring) as line:
                     self._line, self._bells = line, {}
+                    self._echoes.clear()
                     probed_at = self._clock.monotonic()
                     while not (stop.is_set() or line.is_set()):
                         await self._clock.wait(line, 1.0)
@@ -165,6 +172,9 @@ class Hints:
 
     def _ring(self, topic: str) -> None:
         """Wake who waits; nobody need ring again until they wait again."""
+        if self._echoes[topic] > 0:
+            self._echoes[topic] -= 1
+            return
         self._wake(topic)
         kind, _, pool = topic.partition(":")
         if kind == "pool" and self._line is not None and self._bells.pop(pool, None) is not None:
