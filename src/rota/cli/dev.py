@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from rota.cli.options import Call, command
-from rota.cli.processes import Concurrency, Drain, load, make_worker, name_of, tell_declared
+from rota.cli.processes import Concurrency, Drain, load, make_worker
 from rota.cli.signals import StopSignals
 from rota.cli.workplace import at_database
 from rota.errors import SetupFailed
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rota.app import App
     from rota.assembly import Rota
     from rota.cli.board import Board
+    from rota.cli.declaring import Declaration
     from rota.cli.faces import Face
     from rota.settings import Settings
     from rota.worker.events import RunEvent
@@ -59,6 +60,8 @@ async def dev(
 
     Ctrl-C ends it within the drain time, a second one at once. The data stays, and the next start goes on with it.
     """
+    from rota.cli.declaring import Declaration, name_of
+
     require("rota dev", "server", "worker")
     settings = call.settings(concurrency=concurrency, drain_seconds=drain)
     call.logs(settings)
@@ -66,9 +69,8 @@ async def dev(
     app = load(place)
     with _listener(port) as listener, _named(settings) as name, StopSignals() as signals:
         async with call.opened(settings, migrating=True) as rota:
-            source = name_of(app, place)
-            said = await at_database(rota).register(list(app.jobs.values()), app.tenant_id, source)
-            tell_declared(said, source=source)
+            declaration = Declaration(at_database(rota).register, rota.clock, app, source=name_of(app, place))
+            later = None if await declaration.make() else declaration
             await _arrange_samples(rota, wanted=target is None)
             with _face(call, rota, settings, app) as (board, face):
                 show = _Show(call, board, face)
@@ -84,7 +86,7 @@ async def dev(
                     )
                     for pool in _pools(app)
                 ]
-                await _run(rota, signals, workers, show, listener, name=name)
+                await _run(rota, signals, workers, show, listener, name=name, later=later)
 
 
 async def _run(
@@ -95,8 +97,12 @@ async def _run(
     listener: socket.socket,
     *,
     name: str,
+    later: "Declaration | None",
 ) -> None:
-    """Run until a signal; the scheduler stops at once, and what workers need stays until they are done."""
+    """Run until a signal; the scheduler stops at once, and what workers need stays until they are done.
+
+    `later` is what could not be declared yet.
+    """
     stop, gone = asyncio.Event(), asyncio.Event()
 
     def end() -> None:
@@ -111,6 +117,8 @@ async def _run(
         group.create_task(process.run(stop))
         group.create_task(rota.keep_going(gone))
         group.create_task(show.face.run(gone))
+        if later is not None:
+            group.create_task(later.make_later(gone))
         working = [group.create_task(worker.run()) for worker in workers]
         group.create_task(_answer(rota, gone, show, listener))
         show.started()

@@ -23,13 +23,10 @@ if TYPE_CHECKING:
     from rota.app import App
     from rota.cli.workplace import Workplace
     from rota.settings import Settings
-    from rota.wire.jobs import DeclareAnswer
     from rota.worker.events import RunEvent
     from rota.worker.handlers import HandlerRegistry
     from rota.worker.http_target import HttpHandler
     from rota.worker.worker import Worker
-
-_EVENTS: Final = {"kept": "job.differs", "overwritten": "job.overwritten", "changed": "job.changed"}
 
 USUAL_LEVEL: Final = "info"
 
@@ -109,6 +106,7 @@ async def worker(
     """
     import structlog
 
+    from rota.cli.declaring import Declaration, name_of
     from rota.cli.workplace import workplace
     from rota.services.loop import run_together
     from rota.worker.concealment import conceal, forget_credentials
@@ -145,9 +143,11 @@ async def worker(
     supervisor = None if tied is None else Supervisor(pid=tied.supervisor, parting=tied.parting)
     with _counted(settings, pool=served) as on_event, StopSignals() as signals:
         async with workplace(call, settings, supervisor=supervisor) as place:
+            beside = [place.keep_going(gone)]
             if app is not None and not no_register:
-                source = name_of(app, target)
-                tell_declared(await place.register(list(app.jobs.values()), app.tenant_id, source), source=source)
+                declaration = Declaration(place.register, place.clock, app, source=name_of(app, target))
+                if not await declaration.make():
+                    beside.append(declaration.make_later(gone))
             registry = app.handlers if app is not None else HandlerRegistry()
             working = make_worker(
                 place, settings, registry, pool=served, target=target, shell_of=allow_shell, shell_user=shell_user,
@@ -158,7 +158,7 @@ async def worker(
             # What was made until now stays: to look through it again and again would cost a busy worker a tenth.
             gc.freeze()
             log.info("worker.started", name=info.worker_id, pool=info.pool, handlers=sorted(info.handlers))
-            await run_together(_until_gone(working, gone), place.keep_going(gone))
+            await run_together(_until_gone(working, gone), *beside)
     log.info(
         "worker.stopped", name=settings.name, **{str(outcome): count for outcome, count in working.stats.ended.items()}
     )
@@ -173,37 +173,6 @@ def _check_shell(tenant_id: str | None, user: str | None) -> None:
     if tenant_id.startswith("-"):
         raise InvalidInput("allow-shell", "names no tenant", hint=f"such as --allow-shell {DEFAULT_TENANT}")
     check_name("allow-shell", tenant_id)
-
-
-def name_of(app: "App", target: str | None) -> str:
-    """Return the name under which an app declares its jobs."""
-    from rota.worker.loading import source_of
-
-    assert target is not None, "an app was loaded from somewhere"
-    return app.name or source_of(target)
-
-
-def tell_declared(said: "DeclareAnswer", *, source: str) -> None:
-    """Log what a declaration did: each field in which the code differs from what stood there, and what left the code.
-
-    An operator's value that stays, or that the code has overwritten, is a warning; an edit of the code is none.
-    """
-    import structlog
-
-    log = structlog.get_logger()
-    for job in said.jobs:
-        for part in job.differs:
-            tell = log.info if part.fate == "changed" else log.warning
-            tell(
-                _EVENTS[part.fate], job_id=job.job_id, field=part.field, code=part.code,
-                **{"stands" if part.fate == "kept" else "stood": part.stood},
-            )  # fmt: skip
-    if said.orphaned:
-        log.warning(
-            "jobs.orphaned", source=source, jobs=list(said.orphaned), more=said.more_orphaned,
-            hint=f"they go on: `rota job pause` or `rota job delete` with --orphaned --source {source}",
-        )  # fmt: skip
-    log.info("jobs.registered", source=source, jobs=len(said.jobs), changed=sum(job.changed for job in said.jobs))
 
 
 @contextmanager
