@@ -46,6 +46,7 @@ class FakeAttempt:
     outcome: Outcome
     error: str | None
     result: Any = None
+    progress: list[Progress] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -234,7 +235,10 @@ class FakeDesk:
 
     def _settle(self, run: FakeRun, outcome: Outcome, error: str | None, retry_after: timedelta | None) -> None:
         assert run.lease is not None
-        attempt = FakeAttempt(attempt=run.charged + 1, worker_id=run.lease.worker_id, outcome=outcome, error=error)
+        attempt = FakeAttempt(
+            attempt=run.charged + 1, worker_id=run.lease.worker_id, outcome=outcome, error=error,
+            progress=run.lease.progress,
+        )  # fmt: skip
         run.attempts.append(attempt)
         run.lease = None
         run.charged += outcome not in UNCHARGED

@@ -253,6 +253,50 @@ async def test_progress_of_a_child_process_reaches_the_heart(desk: FakeDesk, tmp
     assert after.last.result == "the pipe is in step"
 
 
+@pytest.mark.parametrize("kind", ["async", "thread"])
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+async def test_what_a_handler_says_last_is_told_before_its_report(
+    desk: FakeDesk, registry: HandlerRegistry, kind: str, ends: str
+) -> None:
+    def end(run: RunContext) -> None:
+        run.progress(0.5, "half")
+        run.progress(1.0)
+        if ends == "raises":
+            raise ValueError("and yet")
+
+    async def in_loop(run: RunContext) -> None:
+        end(run)
+
+    registry.register("work", in_loop if kind == "async" else end)
+    run, silent = desk.add("work", max_attempts=1), desk.add("silent")
+    registry.register("silent", lambda _: None)
+    async with at_work(desk, registry):
+        await desk.until(lambda: run.attempts and silent.attempts)
+    assert run.last.progress == [Progress(1.0, "half")]
+    assert silent.last.progress == []
+
+
+async def test_what_a_child_process_says_last_is_told_before_its_report(desk: FakeDesk, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    run = desk.add("say_how_far", {"mark": str(tmp_path / "mark"), "go": str(tmp_path / "go")})
+    async with at_work(desk, app.handlers, target=TARGET, concurrency=1):
+        await desk.until(lambda: run.state == "succeeded")
+    assert run.last.progress == [Progress(0.5, "step 1000")]
+
+
+async def test_progress_that_the_desk_refuses_costs_no_report(
+    desk: FakeDesk, registry: HandlerRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(*_: object, **__: object) -> None:
+        raise InvalidInput("progress", "is refused")
+
+    monkeypatch.setattr(desk, "renew", refuses)
+    registry.register("work", lambda run: run.progress(1.0))
+    run = desk.add("work")
+    async with at_work(desk, registry):
+        await desk.until(lambda: run.state == "succeeded")
+
+
 @pytest.mark.parametrize(
     ("value", "note"),
     [(1.5, None), (-0.1, None), (float("nan"), None), (True, None), ("half", None), (None, "x" * 501), (None, b"x")],

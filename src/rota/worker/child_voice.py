@@ -47,12 +47,13 @@ class Voice:
         return tell
 
     def say(self, message: frames.Message) -> None:
-        """Send a message; what a run has said of its progress before is over with it."""
+        """Send a message, and before it what the run has said of its progress: that is over with it."""
         with self._sending:
             with self._knowing:
                 self._run += 1
-                self._latest = None
-            self._connection.sendall(frames.pack(message))
+                latest, self._latest = self._latest, None
+            told = b"" if latest is None else frames.pack({"progress": latest})
+            self._connection.sendall(told + frames.pack(message))
 
     def _serve(self) -> None:
         # When the parent is gone, the listening thread ends this process.

@@ -12,6 +12,7 @@ from rota.domain.attempt import Claim, Outcome, Report, clean_error
 from rota.worker.context import RunContext
 from rota.worker.ending import Ending
 from rota.worker.handlers import SHELL, Handler
+from rota.worker.progress import Notes
 
 
 class Stop(Enum):
@@ -45,6 +46,7 @@ class LiveAttempt:
     claim: Claim
     handler: Handler
     context: RunContext
+    notes: Notes | None = None
     started_at: datetime | None = None
     deadline: float = inf
     stop: Stop | None = None

@@ -14,6 +14,10 @@ TELL_INTERVAL: Final = 0.25
 """Seconds between two messages to the heart, which itself tells the desk less often: a handler may say it in a loop."""
 
 
+FRESH: Final = 10.0
+"""Seconds within which the heart may not have passed on what a run said last."""
+
+
 class ProgressNotes:
     """Takes notes in any thread, and hands them on in the event loop: `tell` gets the latest by token."""
 
@@ -35,6 +39,10 @@ class ProgressNotes:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._some.set)
 
+    def of(self, token: UUID) -> "Notes":
+        """Return what takes one attempt's notes."""
+        return Notes(self, self._clock, token)
+
     async def run(self) -> None:
         """Hand on until cancelled."""
         self._loop = asyncio.get_running_loop()
@@ -47,3 +55,25 @@ class ProgressNotes:
                 latest, self._latest = self._latest, {}
             self._tell(latest)
             await self._clock.sleep(TELL_INTERVAL)
+
+
+class Notes:
+    """One attempt's notes: handed on as they come, and the last one kept for its report."""
+
+    __slots__ = ("_at", "_clock", "_last", "_notes", "_token")
+
+    def __init__(self, notes: ProgressNotes, clock: Clock, token: UUID) -> None:
+        self._notes = notes
+        self._clock = clock
+        self._token = token
+        self._last: Progress | None = None
+        self._at = 0.0
+
+    def take(self, said: Progress) -> None:
+        """Keep what a handler says, in whatever thread it is. Neither waits nor raises."""
+        self._last, self._at = said.after(self._last), self._clock.monotonic()
+        self._notes.take(self._token, said)
+
+    def fresh(self) -> Progress | None:
+        """Return what is known of the progress, if the last of it may not have got to the desk."""
+        return self._last if self._last is not None and self._clock.monotonic() - self._at < FRESH else None

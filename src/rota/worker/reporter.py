@@ -12,6 +12,7 @@ import structlog
 
 from rota.clock import Clock
 from rota.domain.attempt import Claim, Outcome, Report
+from rota.domain.progress import Progress
 from rota.errors import DatabaseUnavailable, LeaseLocked
 from rota.worker.backoff import Backoff
 from rota.worker.desk import Desk
@@ -34,6 +35,8 @@ class Ended:
     report: Report
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    progress: Progress | None = None
+    """What it said last, and the desk may not know."""
     is_hopeless: bool = False
     is_substitute: bool = False
     backoff: Backoff | None = None
@@ -112,6 +115,7 @@ class Reporter:
     async def _send(self, batch: Sequence[Ended]) -> float:
         """Make one call and hand out the answers. Returns the seconds to wait before the next one."""
         try:
+            await self._tell_progress(batch)
             accepted = await self._desk.report([ended.report for ended in batch])
         except LeaseLocked as error:
             self._set_aside([ended for ended in batch if ended.report.key.token in error.locked])
@@ -135,6 +139,22 @@ class Reporter:
         for ended in batch:
             self._answered(ended, ended.report.key.token in accepted)
         return 0.0
+
+    async def _tell_progress(self, batch: Sequence[Ended]) -> None:
+        """Tell what runs said in their last moments: with their leases, while they are there. Raises what passes."""
+        saying = [ended for ended in batch if ended.progress is not None]
+        if not saying:
+            return
+        said = {ended.report.key.token: ended.progress for ended in saying if ended.progress is not None}
+        try:
+            await self._desk.renew([ended.report.key for ended in saying], progress=said)
+        except TRANSIENT:
+            raise
+        except Exception as error:
+            # Should it be the progress that a desk cannot take: it must not cost the report.
+            _log.warning("progress.refused", reports=len(saying), error=repr(error))
+        for ended in saying:
+            ended.progress = None
 
     def _set_aside(self, locked: Sequence[Ended]) -> None:
         """Ask for these again by themselves, after a wait that grows: a transaction may stay open for long."""

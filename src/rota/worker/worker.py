@@ -220,8 +220,9 @@ class Worker:
             if claim.losses:
                 child = in_child(handler, has_target=self._has_target)
                 is_alone, handler = child is None, child or handler
-            context = RunContext.of(claim, tell_progress=partial(self._progress.take, claim.key.token))
-            live = LiveAttempt(claim=claim, handler=handler, context=context, is_alone=is_alone)
+            notes = self._progress.of(claim.key.token)
+            context = RunContext.of(claim, tell_progress=notes.take)
+            live = LiveAttempt(claim=claim, handler=handler, context=context, notes=notes, is_alone=is_alone)
             # Its time begins with its handler.
             live.must_wait = is_alone or self._is_here(claim)
             live.deadline = inf if live.must_wait else started + claim.timeout.total_seconds()
@@ -317,6 +318,7 @@ class Worker:
             report=report or Report(key=live.claim.key, outcome=Outcome.LOST),
             started_at=live.started_at,
             ended_at=self._clock.now() if self._on_event is not None else None,
+            progress=None if live.notes is None else live.notes.fresh(),
         )
         if report is None:
             self._answered(ended, False)
