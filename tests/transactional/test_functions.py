@@ -15,6 +15,8 @@ from rota.domain.admission import rank
 from rota.domain.ids import job_uid, run_id
 from rota.domain.job import Job
 from rota.errors import KeyReused
+from rota.services.hints import CHANNEL
+from rota.store.statements import upkeep
 from rota.testing import RotaKit
 from rota.transactional import complete_in, trigger_in
 from tests.services.stories import START, execute, fetch, states
@@ -50,6 +52,15 @@ async def test_the_database_reads_run_ids_as_the_program_does(rota_kit: RotaKit)
         assert [(row["job_uid"], row["scheduled_for"]) for row in rows] == list(zip(uids, slots, strict=True))
         for foreign in (UUID(int=7), UUID(int=2**128 - 1), UUID("3f8a3cd5-30cb-4a0b-8a0e-29d5ca2c9e0a")):
             assert (await refused(other, "SELECT rota.slot_of($1)", foreign))[0] == "RT422"
+
+
+async def many(other: Any, job_id: str, payloads: list[Any], keys: list[str] | None = None) -> list[UUID]:
+    """Make many runs by the SQL function; returns their ids."""
+    rows = await other.fetch(
+        "SELECT rota.trigger_many($1, $2::jsonb[], idempotency_keys => $3) AS run_id", job_id,
+        [None if payload is None else json.dumps(payload) for payload in payloads], keys,
+    )  # fmt: skip
+    return [row["run_id"] for row in rows]
 
 
 async def test_a_run_at_a_slot_is_as_if_the_program_had_made_it(rota_kit: RotaKit) -> None:
@@ -236,3 +247,227 @@ async def test_a_run_that_sql_wants_now_never_takes_a_slot_that_is_to_come(rota_
         assert not await other.fetchval(
             "SELECT count(*) FROM rota.run WHERE scheduled_for = date_trunc('second', scheduled_for)"
         )
+
+
+async def test_many_runs_have_their_ids_and_payloads_in_the_order_of_the_call(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h", payload={"own": True}))
+    async with outsider(rota_kit.dsn, TimeZone="America/New_York", DateStyle="SQL, DMY") as other:
+        made = await many(other, "tick", [{"n": 0}, None, {}, {"n": 3}])
+    claimed = await rota_kit.worker("w", handlers=["h"]).claim(limit=10)
+    assert {work.claim.run_id: work.claim.payload for work in claimed} == dict(
+        zip(made, [{"n": 0}, {"own": True}, {}, {"n": 3}], strict=True)
+    )
+    [entry] = await fetch(rota_kit, "SELECT actor, subject, after FROM rota.audit WHERE action = 'runs.triggered'")
+    assert (entry["actor"].startswith("sql:"), entry["subject"]) == (True, "tick")
+    assert json.loads(entry["after"]) == {"runs": 4, "first": str(min(made)), "last": str(max(made))}
+    await rota_kit.check()
+
+
+async def test_each_of_many_runs_waits_as_one_made_alone_would(rota_kit: RotaKit) -> None:
+    await rota_kit.put(
+        Job(job_id="tick", handler="https://example.com/h", priority=2, pool="p", start_deadline=timedelta(hours=1))
+    )
+    async with outsider(rota_kit.dsn) as other:
+        await other.fetch("SELECT rota.trigger('tick', '{}')")
+        await many(other, "tick", [{}, {}])
+    rows = await fetch(rota_kit, "SELECT * FROM rota.pending")
+    told = {
+        (row["pool"], row["handler"], row["gate"], row["priority"], row["has_payload"], row["attempt"],
+         row["deadline_at"] - row["available_at"], row["rank"] - row["available_at"].timestamp() * 1000 // 1)
+        for row in rows
+    }  # fmt: skip
+    assert (len(rows), len(told)) == (3, 1)
+
+
+async def test_a_key_among_many_stands_for_its_run_alone_or_in_a_call(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with outsider(rota_kit.dsn) as other:
+        alone = await other.fetchval("SELECT rota.trigger('tick', '{\"n\": 1}', idempotency_key => 'é')")
+        first = await many(other, "tick", [{"n": 1}, {"n": 2}, {"n": 3}], ["é", "b", "c"])
+        again = await many(other, "tick", [{"n": 3}, {"n": 2}, {"n": 1}, {"n": 4}], ["c", "b", "é", "d"])
+        assert first[0] == alone
+        assert again[:3] == first[::-1]
+        assert len({*first, *again}) == 4
+        assert await other.fetchval("SELECT rota.trigger('tick', '{\"n\": 4}', idempotency_key => 'd')") == again[3]
+    made = await rota_kit.on_demand.request("tick", tenant_id="default", payload={"n": 2}, idempotency_key="b")
+    assert (made.run_id, made.created) == (first[1], False)
+    assert len(await rota_kit.runs("tick")) == 4
+
+
+async def test_a_key_twice_in_a_call_is_one_run_or_a_refusal(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    call = "SELECT count(*) FROM rota.trigger_many('tick', $1::jsonb[], idempotency_keys => $2)"
+    async with outsider(rota_kit.dsn) as other:
+        one, same, two = await many(other, "tick", [{"n": 1}, {"n": 1}, {"n": 2}], ["a", "a", "b"])
+        assert one == same != two
+        state, message = await refused(other, call, ['{"n": 3}', '{"n": 4}'], ["c", "c"])
+        assert (state, message) == ("RT411", "the idempotency key 'c' stands for another request")
+        assert (await refused(other, call, ["{}", "{}"], ["d", "a"]))[0] == "RT411"
+        [kept] = await many(other, "tick", [{"n": 9}], ["d"])
+    assert {run.run_id for run in await rota_kit.runs("tick")} == {one, two, kept}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ("'tick', '{}'", "payloads"),
+        ("'tick', NULL", "payloads"),
+        ("'tick', array_fill('{}'::jsonb, ARRAY[10001])", "payloads"),
+        ("'tick', ARRAY['{}', '{}']::jsonb[], idempotency_keys => ARRAY['a']", "payloads"),
+        ("NULL, ARRAY['{}']::jsonb[]", "job_id"),
+        ("'tick', ARRAY['{}']::jsonb[], NULL", "job_id"),
+        ("'tick', ARRAY['{}', NULL, '[1]']::jsonb[]", "payloads[3]"),
+        ("'tick', ARRAY['{}', 'null']::jsonb[]", "payloads[2]"),
+        ("'tick', ARRAY['{}', jsonb_build_object('k', repeat('x', 262144))]", "payloads[2]"),
+        ("'tick', ARRAY[('{\"k\":' || repeat('[', 65) || repeat(']', 65) || '}')::jsonb]", "payloads[1]"),
+        ("'tick', ARRAY['{}', '{}']::jsonb[], idempotency_keys => ARRAY['a', '']", "idempotency_keys[2]"),
+        ("'tick', ARRAY['{}', '{}']::jsonb[], idempotency_keys => ARRAY[E'a\nb', 'a']", "idempotency_keys[1]"),
+        ("'tick', ARRAY['{}']::jsonb[], idempotency_keys => ARRAY[repeat('x', 201)]", "idempotency_keys[1]"),
+    ],
+)
+async def test_what_one_of_many_could_not_keep_is_refused_by_its_place(
+    rota_kit: RotaKit, arguments: str, field: str
+) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with outsider(rota_kit.dsn) as other:
+        state, message = await refused(other, f"SELECT rota.trigger_many({arguments})")
+        assert (state, message.partition(":")[0]) == ("RT422", field)
+    assert await rota_kit.runs("tick") == []
+
+
+async def test_many_runs_are_made_up_to_the_bounds(rota_kit: RotaKit) -> None:
+    """A payload of many brackets that is not deep, one as deep as may be, and ten thousand in one call."""
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    wide: dict[str, Any] = {"k": [[]] * 100}
+    deep = json.loads('{"k":' * 64 + "1" + "}" * 64)
+    async with outsider(rota_kit.dsn) as other:
+        made = await many(other, "tick", [wide, deep, *[None] * 9998])
+        assert len(set(made)) == 10000
+        assert (await refused(other, "SELECT rota.trigger_many('tock', ARRAY['{}']::jsonb[])"))[0] == "RT404"
+
+
+async def test_many_runs_of_a_transaction_that_is_rolled_back_leave_nothing(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with uncommitted(rota_kit.dsn) as other:
+        await many(other, "tick", [{}, {}], ["a", "b"])
+        await other.execute("ROLLBACK")
+        left = await other.fetchrow(
+            "SELECT (SELECT count(*) FROM rota.run) + (SELECT count(*) FROM rota.pending) AS runs,"
+            " (SELECT count(*) FROM rota.idempotency) AS keys,"
+            " (SELECT count(*) FROM rota.audit WHERE action LIKE 'run%') AS entries"
+        )
+    assert dict(left) == {"runs": 0, "keys": 0, "entries": 0}
+
+
+async def test_transactions_that_make_many_runs_of_one_job_do_not_wait_for_each_other(rota_kit: RotaKit) -> None:
+    """Also where the last run stands so near a lot's end that the next runs would reach into what others take."""
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with outsider(rota_kit.dsn) as other:
+        await other.fetchval(
+            "SELECT rota.trigger('tick', scheduled_for =>"
+            " to_timestamp(16 * ceil((extract(epoch FROM clock_timestamp()) + 120) / 16)) - interval '10 ms')"
+        )
+    made: list[UUID] = []
+    async with (
+        uncommitted(rota_kit.dsn, "SET lock_timeout = '20s'") as one,
+        uncommitted(rota_kit.dsn, "SET lock_timeout = '20s'") as two,
+        uncommitted(rota_kit.dsn, "SET lock_timeout = '20s'") as three,
+    ):
+        for other in (one, two, three, one, two):
+            made += await many(other, "tick", [None] * 800)
+        await two.execute("COMMIT")
+        made += await many(three, "tick", [None] * 800)
+        await three.execute("COMMIT")
+        await one.execute("COMMIT")
+        made += await many(one, "tick", [None] * 800)
+    assert len(set(made)) == len(made) == len(await fetch(rota_kit, "SELECT FROM rota.pending")) - 1
+
+
+async def test_many_runs_find_room_beside_runs_that_stand_far_ahead(rota_kit: RotaKit) -> None:
+    """The last instants of the hour, and of the day, that are looked at first are taken."""
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with outsider(rota_kit.dsn) as other:
+        for reach in (timedelta(hours=1), timedelta(days=1)):
+            await other.fetchval(
+                "SELECT rota.trigger('tick', scheduled_for => to_timestamp(16 * ceil((extract(epoch FROM"
+                " clock_timestamp()) + 60) / 16)) + $1::interval)",
+                reach - MILLISECOND,
+            )
+            for _ in range(3):
+                assert len(await many(other, "tick", [None] * 50)) == 50
+
+
+async def test_one_run_alone_passes_over_what_others_fill(rota_kit: RotaKit) -> None:
+    """A transaction that has made many runs may stay open until their instants have come."""
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    uid = job_uid("default", "tick")
+    async with outsider(rota_kit.dsn) as other, uncommitted(rota_kit.dsn) as filling:
+        lots = [await other.fetchval("SELECT floor(extract(epoch FROM clock_timestamp()) / 16)::integer")]
+        lots += [lots[0] + 1, lots[0] + 2]
+        holder = await filling.fetchval("SELECT pg_backend_pid()")
+        for lot in lots:
+            await filling.execute(f"SELECT pg_advisory_xact_lock({uid % 2147483647}, {lot})")
+        made = await other.fetchval("SELECT rota.trigger('tick')")
+        [run] = await rota_kit.runs("tick")
+        assert run.run_id == made
+        assert run.scheduled_for.timestamp() // 16 not in lots
+        assert not await other.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid <> $1", holder
+        )
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        None,
+        rota.every("1s"),
+        rota.every("1s500ms", anchor=START + 7 * MILLISECOND),
+        rota.cron("* * * * * *", seconds=True),
+    ],
+    ids=["none", "seconds", "anchored", "cron"],
+)
+async def test_many_runs_leave_the_schedule_its_slots(rota_kit: RotaKit, schedule: Any) -> None:
+    """Those of a schedule that the job gets tomorrow, too, if they are whole seconds."""
+    await rota_kit.put(Job(job_id="tick", handler="h", schedule=schedule))
+    async with outsider(rota_kit.dsn) as other:
+        made = await many(other, "tick", [None] * 4000)
+        named = await other.fetchval(
+            "SELECT count(*) FROM rota.run r JOIN rota.job j USING (shard, job_uid)"
+            " WHERE rota.may_name(j.schedule, r.scheduled_for)"
+            " OR r.scheduled_for = date_trunc('second', r.scheduled_for)"
+        )
+    assert (len(set(made)), named) == (4000, 0)
+
+
+async def test_many_runs_ring_once_where_somebody_waits(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    heard, told = list[str](), asyncio.Event()
+
+    def hear(topic: str) -> None:
+        heard.append(topic)
+        if topic == "the end":
+            told.set()
+
+    async with rota_kit.database.listening(CHANNEL, hear) as line, outsider(rota_kit.dsn) as other:
+        await many(other, "tick", [None] * 10)
+        await line.ask(upkeep.hold_bell, pool="default")
+        async with other.transaction():
+            await many(other, "tick", [None] * 10)
+            await many(other, "tick", [None] * 10)
+            assert heard == []
+        await other.execute("NOTIFY rota_hint, 'the end'")
+        async with asyncio.timeout(20):
+            await told.wait()
+    assert heard == ["pool:default", "the end"]
+
+
+async def test_a_delete_waits_for_the_transaction_that_made_many_runs(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    call = "SELECT count(*) FROM rota.trigger_many('tick', ARRAY[NULL, '{}']::jsonb[])"
+    async with uncommitted(rota_kit.dsn, call) as other:
+        deleting = asyncio.ensure_future(rota_kit.definitions.delete("tick", tenant_id="default"))
+        await until_waiting_for(other)
+        await other.execute("COMMIT")
+        await deleting
+    rows = await fetch(rota_kit, "SELECT outcome FROM rota.run")
+    assert [row["outcome"] for row in rows] == ["cancelled", "cancelled"]

@@ -261,33 +261,51 @@ COMMENT ON COLUMN rota.job.payload_since IS 'The version with which the present 
 
 COMMENT ON COLUMN rota.job.resume_missed IS 'What becomes of missed slots when the pause ends at resume_at; NULL: policy.';
 
-CREATE FUNCTION rota.free_slots(job rota.job, now_at timestamp with time zone, wanted integer) RETURNS timestamp with time zone[]
+CREATE FUNCTION rota.free_slots(job rota.job, now_at timestamp with time zone, wanted integer, beside timestamp with time zone[]) RETURNS timestamp with time zone[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 DECLARE
-  -- The minute from now on is for runs that are asked for one by one.
-  low constant timestamptz := date_trunc('second', now_at) + interval '1 minute';
+  -- What others make at this moment cannot be seen, and would be waited for. So each takes a lot of 16 s that nobody
+  -- else is at, and the minute from now on, at least, is for runs that are asked for one by one.
+  lot integer := ceil((extract(epoch FROM now_at) + 60) / 16);
+  low constant timestamptz := to_timestamp(16.0 * lot);
+  high timestamptz;
+  reach interval;
   first timestamptz;
+  -- In each second there are two instants at most that are left out: see below.
+  span constant interval := (wanted + wanted / 400 + 4 + coalesce(cardinality(beside), 0)) * interval '1 ms';
 BEGIN
-  SELECT greatest(low, max(r.scheduled_for) + interval '1 ms') INTO first FROM rota.run r
-   WHERE r.shard = job.shard AND r.job_uid = job.job_uid
-     AND r.scheduled_for >= low AND r.scheduled_for < low + interval '1 hour';
-  -- What others make at this moment in transactions of their own cannot be seen, and would be waited for: each takes a
-  -- lot of 16 s that nobody else is at.
-  FOR turn IN 1..200 LOOP
-    EXIT WHEN pg_try_advisory_xact_lock((job.job_uid % 2147483647)::integer, (extract(epoch FROM first) / 16)::integer);
-    first := to_timestamp(16 * ceil((extract(epoch FROM first) + 1) / 16));
+  -- Behind the last run that is there, unless that stands so near the end that there may be some behind it.
+  FOREACH reach IN ARRAY ARRAY[interval '1 hour', interval '1 day', interval '1 year'] LOOP
+    SELECT max(r.scheduled_for) INTO first FROM rota.run r
+     WHERE r.shard = job.shard AND r.job_uid = job.job_uid AND r.scheduled_for >= low AND r.scheduled_for < low + reach;
+    EXIT WHEN first IS NULL OR first < low + reach - interval '1 minute';
   END LOOP;
-  -- A slot to come stays the scheduler's. Schedules name one instant a second, at most.
+  lot := greatest(lot, floor(extract(epoch FROM first) / 16));
+  FOR turn IN 1..200 LOOP
+    IF pg_try_advisory_xact_lock((job.job_uid % 2147483647)::integer, lot) THEN
+      high := to_timestamp(16.0 * (lot + 1));
+      -- Whoever had the lot may have committed meanwhile.
+      SELECT coalesce(max(r.scheduled_for) + interval '1 ms', high - interval '16 s') INTO first FROM rota.run r
+       WHERE r.shard = job.shard AND r.job_uid = job.job_uid
+         AND r.scheduled_for >= high - interval '16 s' AND r.scheduled_for < high;
+      EXIT WHEN first + span <= high;
+    END IF;
+    lot := lot + 1;
+  END LOOP;
+  -- A slot to come stays the scheduler's: none that the schedule names, at most one a second, and no whole second, which
+  -- tomorrow's schedule may name.
   RETURN ARRAY (
-    SELECT s.slot
-      FROM generate_series(first, first + wanted * interval '1.01 ms' + interval '2 ms', interval '1 ms') s (slot)
-     WHERE job.schedule IS NULL OR NOT rota.may_name(job.schedule, s.slot) LIMIT wanted);
+    SELECT s.slot FROM generate_series(first, first + span, interval '1 ms') s (slot)
+     WHERE s.slot <> date_trunc('second', s.slot)
+       AND (job.schedule IS NULL OR NOT rota.may_name(job.schedule, s.slot))
+       AND (beside IS NULL OR s.slot NOT IN (SELECT b.slot FROM unnest(beside) b (slot) WHERE b.slot IS NOT NULL))
+     ORDER BY s.slot LIMIT wanted);
 END
 $$;
 
-COMMENT ON FUNCTION rota.free_slots(job rota.job, now_at timestamp with time zone, wanted integer) IS 'Instants for runs of a job that are asked for at once: free ones, and none that its schedule names.';
+COMMENT ON FUNCTION rota.free_slots(job rota.job, now_at timestamp with time zone, wanted integer, beside timestamp with time zone[]) IS 'Instants for runs of a job that are asked for at once: free ones, none that its schedule names, and none of others beside.';
 
 CREATE FUNCTION rota.handler_key(handler text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -343,6 +361,12 @@ CREATE FUNCTION rota.instant_text(instant timestamp with time zone) RETURNS text
 $$;
 
 COMMENT ON FUNCTION rota.instant_text(instant timestamp with time zone) IS 'An instant as ISO 8601 in UTC, whatever the session''s zone and style of dates.';
+
+CREATE FUNCTION rota.is_free_lot(job_uid bigint, slot timestamp with time zone) RETURNS boolean
+    LANGUAGE sql
+    RETURN CASE WHEN pg_try_advisory_lock_shared(((job_uid % (2147483647)::bigint))::integer, (floor((EXTRACT(epoch FROM slot) / (16)::numeric)))::integer) THEN pg_advisory_unlock_shared(((job_uid % (2147483647)::bigint))::integer, (floor((EXTRACT(epoch FROM slot) / (16)::numeric)))::integer) ELSE false END;
+
+COMMENT ON FUNCTION rota.is_free_lot(job_uid bigint, slot timestamp with time zone) IS 'Whether no open transaction of somebody else makes many runs of a job about an instant: see rota.free_slots.';
 
 CREATE TABLE rota.limits (
     tenant_id text NOT NULL,
@@ -449,72 +473,83 @@ CREATE FUNCTION rota.make_runs(job rota.job, payloads jsonb[], slots timestamp w
 #variable_conflict use_column
 DECLARE
   wants_now constant boolean := slots IS NULL OR array_position(slots, NULL) IS NOT NULL;
-  free constant timestamptz[] := CASE WHEN wants_now THEN rota.free_slots(job, now_at, cardinality(payloads)) END;
-  asked constant timestamptz[] := ARRAY (
+  free constant timestamptz[] := CASE WHEN wants_now THEN
+    rota.free_slots(job, now_at, cardinality(payloads), slots) END;
+  -- Once for all that start now; only those of later slots are asked about one by one.
+  rank_now constant bigint := rota.rank_of(now_at, job.priority, job.pool);
+  handler constant text := rota.handler_key(job.handler);
+  places constant timestamptz[] := ARRAY (
     SELECT coalesce(t.slot, t.free) FROM unnest(slots, free) WITH ORDINALITY t (slot, free, item) ORDER BY t.item);
   own text[] := '{}';
-  made timestamptz[];
+  outcomes text[];
+  given_back text[];
 BEGIN
   IF keys IS NOT NULL THEN
     -- The keys come first, in their order: whoever asks for the same waits here until this transaction has ended.
     WITH held AS (
       INSERT INTO rota.idempotency (tenant_id, key, request_hash, run_id, created_at)
-      SELECT job.tenant_id, k.key, rota.request_hash(job.job_id, k.slot, k.payload), rota.run_id(job.job_uid, k.asked), now_at
-        FROM (SELECT DISTINCT ON (u.key) u.* FROM unnest(keys, payloads, slots, asked) WITH ORDINALITY
-                     u (key, payload, slot, asked, item) WHERE u.key IS NOT NULL ORDER BY u.key, u.item) k
-       ORDER BY k.key
+      SELECT job.tenant_id, k.key, rota.request_hash(job.job_id, k.slot, k.payload), rota.run_id(job.job_uid, k.place), now_at
+        FROM (SELECT DISTINCT ON (t.key COLLATE "C") t.*
+                FROM unnest(keys, payloads, slots, places) WITH ORDINALITY t (key, payload, slot, place, item)
+               WHERE t.key IS NOT NULL ORDER BY t.key COLLATE "C", t.item) k
+       ORDER BY k.key COLLATE "C"
       ON CONFLICT (tenant_id, key) DO NOTHING
       RETURNING key)
     SELECT coalesce(array_agg(h.key), '{}') INTO own FROM held h;
   END IF;
 
-  WITH new AS MATERIALIZED (
-    SELECT DISTINCT ON (u.asked) u.asked AS slot, u.payload,
-           CASE WHEN u.slot IS NULL THEN now_at ELSE greatest(u.slot, now_at) END AS available_at
-      FROM (SELECT t.*, row_number() OVER (PARTITION BY t.key ORDER BY t.item) AS number
-              FROM unnest(asked, payloads, slots, keys) WITH ORDINALITY t (asked, payload, slot, key, item)) u
-     WHERE u.key IS NULL OR u.number = 1 AND u.key IN (SELECT o.key FROM unnest(own) o (key))
-     ORDER BY u.asked, u.item),
+  -- What IN leads to is hashed where it stands in no WHERE of its own: no plan compares a thousand with a thousand.
+  WITH wanted AS MATERIALIZED (
+    SELECT u.*, row_number() OVER (PARTITION BY u.is_again, u.place ORDER BY u.item) AS turn
+      FROM (SELECT t.item, t.place, t.payload, t.slot,
+                   t.key IS NOT NULL AND (row_number() OVER (PARTITION BY t.key COLLATE "C" ORDER BY t.item) > 1
+                                          OR NOT t.key IN (SELECT o.key FROM unnest(own) o (key))) AS is_again
+              FROM unnest(places, payloads, slots, keys) WITH ORDINALITY t (place, payload, slot, key, item)) u),
   inserted AS (
     INSERT INTO rota.run (shard, job_uid, scheduled_for, created_at, origin, payload)
-    SELECT job.shard, job.job_uid, n.slot, now_at, 'manual', n.payload FROM new n
+    SELECT job.shard, job.job_uid, w.place, now_at, 'manual', w.payload FROM wanted w
+     -- Of two that want one slot the first gets it.
+     WHERE NOT w.is_again AND w.turn = 1 ORDER BY w.place
     ON CONFLICT (shard, job_uid, scheduled_for) DO NOTHING
     RETURNING scheduled_for),
+  seen AS MATERIALIZED (
+    SELECT w.*, NOT w.is_again AND w.turn = 1 AND w.place IN (SELECT i.scheduled_for FROM inserted i) AS is_made,
+           CASE WHEN w.slot IS NULL THEN now_at ELSE greatest(w.slot, now_at) END AS available_at
+      FROM wanted w),
   queued AS (
     INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
                               priority, deadline_at, has_payload)
-    SELECT job.shard, job.job_uid, n.slot, rota.rank_of(n.available_at, job.priority, job.pool), n.available_at, 0,
-           CASE WHEN n.available_at > now_at THEN 'time' ELSE 'open' END, job.pool, rota.handler_key(job.handler),
-           job.tenant_id, job.priority, n.available_at + job.start_deadline_ms * interval '1 ms', n.payload IS NOT NULL
-      FROM new n WHERE NOT n.slot NOT IN (SELECT i.scheduled_for FROM inserted i))
-  SELECT coalesce(array_agg(i.scheduled_for), '{}') INTO made FROM inserted i;
+    SELECT job.shard, job.job_uid, s.place,
+           CASE WHEN s.available_at > now_at THEN rota.rank_of(s.available_at, job.priority, job.pool) ELSE rank_now END,
+           s.available_at, 0, CASE WHEN s.available_at > now_at THEN 'time' ELSE 'open' END, job.pool, handler,
+           job.tenant_id, job.priority, s.available_at + job.start_deadline_ms * interval '1 ms', s.payload IS NOT NULL
+      FROM seen s WHERE s.is_made)
+  SELECT array_agg(CASE WHEN s.is_again THEN 'repeated' WHEN s.is_made THEN 'created' ELSE 'taken' END ORDER BY s.item)
+    INTO outcomes FROM seen s;
 
   INSERT INTO rota.audit (tenant_id, at, audit_id, actor, action, subject, after)
   SELECT job.tenant_id, now_at, gen_random_uuid(), actor, 'runs.triggered', job.job_id,
-         jsonb_build_object('runs', cardinality(made), 'first', rota.run_id(job.job_uid, min(m.slot)),
-                            'last', rota.run_id(job.job_uid, max(m.slot)))
-    FROM unnest(made) m (slot) HAVING count(*) > 0;
+         jsonb_build_object('runs', count(*), 'first', rota.run_id(job.job_uid, min(t.place)),
+                            'last', rota.run_id(job.job_uid, max(t.place)))
+    FROM unnest(places, outcomes) t (place, outcome) WHERE t.outcome = 'created' HAVING count(*) > 0;
 
+  given_back := ARRAY (SELECT t.key FROM unnest(keys, outcomes) t (key, outcome) WHERE t.outcome = 'taken' AND t.key IS NOT NULL);
   RETURN QUERY
-  WITH told AS MATERIALIZED (
-    SELECT u.item, u.key, rota.request_hash(job.job_id, u.slot, u.payload) AS request_hash, u.asked,
-           CASE WHEN u.key IS NOT NULL AND (u.number > 1 OR u.key NOT IN (SELECT o.key FROM unnest(own) o (key))) THEN 'repeated'
-                WHEN u.asked IN (SELECT m.slot FROM unnest(made) m (slot)) THEN 'created'
-                ELSE 'taken' END AS outcome
-      FROM (SELECT t.*, row_number() OVER (PARTITION BY t.key ORDER BY t.item) AS number
-              FROM unnest(asked, payloads, slots, keys) WITH ORDINALITY t (asked, payload, slot, key, item)) u),
-  first AS (
-    -- Of two items that want one slot the first gets it.
-    SELECT t.*, row_number() OVER (PARTITION BY t.outcome, t.asked ORDER BY t.item) AS number FROM told t)
-  SELECT f.item::integer, coalesce(i.run_id, rota.run_id(job.job_uid, f.asked)), f.asked,
-         CASE WHEN f.outcome = 'created' AND f.number > 1 THEN 'taken'
-              WHEN f.outcome = 'repeated' AND i.request_hash <> f.request_hash THEN 'reused'
-              ELSE f.outcome END
-    FROM first f
+  SELECT t.item::integer, coalesce(i.run_id, rota.run_id(job.job_uid, t.place)),
+         CASE WHEN i.run_id IS NULL THEN t.place ELSE (rota.slot_of(i.run_id)).scheduled_for END,
+         CASE WHEN t.outcome <> 'repeated' THEN t.outcome
+              WHEN i.request_hash IS DISTINCT FROM rota.request_hash(job.job_id, t.slot, t.payload) THEN 'reused'
+              WHEN t.key = ANY (given_back) THEN 'taken'
+              ELSE 'repeated' END
+    FROM unnest(places, payloads, slots, keys, outcomes) WITH ORDINALITY t (place, payload, slot, key, outcome, item)
     LEFT JOIN LATERAL (
          SELECT x.run_id, x.request_hash FROM rota.idempotency x
-          WHERE f.outcome = 'repeated' AND x.tenant_id = job.tenant_id AND x.key = f.key LIMIT 1) i ON true
-   ORDER BY f.item;
+          WHERE t.outcome = 'repeated' AND x.tenant_id = job.tenant_id AND x.key = t.key LIMIT 1) i ON true
+   ORDER BY t.item;
+  IF cardinality(given_back) > 0 THEN
+    -- A key whose run could not be made stands for nothing.
+    DELETE FROM rota.idempotency i WHERE i.tenant_id = job.tenant_id AND i.key = ANY (given_back);
+  END IF;
 END
 $$;
 
@@ -522,18 +557,7 @@ COMMENT ON FUNCTION rota.make_runs(job rota.job, payloads jsonb[], slots timesta
 
 CREATE FUNCTION rota.may_name(schedule jsonb, instant timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $_$
-  SELECT CASE
-    WHEN schedule IS NULL THEN false
-    WHEN schedule ->> 'kind' = 'once' THEN instant = (schedule ->> 'at')::timestamptz
-    WHEN schedule ->> 'kind' = 'interval' AND schedule ->> 'every' ~ '^([0-9]{1,7}d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$'
-         AND schedule ->> 'every' ~ '[1-9]' THEN
-      mod(round(extract(epoch FROM instant - coalesce(schedule ->> 'anchor', 'epoch')::timestamptz) * 1000),
-          round(extract(epoch FROM (schedule ->> 'every')::interval) * 1000)) = 0
-    -- Cron names whole seconds.
-    ELSE instant = date_trunc('second', instant) END
-$_$;
+    RETURN CASE WHEN (schedule IS NULL) THEN false WHEN ((schedule ->> 'kind'::text) = 'once'::text) THEN (instant = ((schedule ->> 'at'::text))::timestamp with time zone) WHEN (((schedule ->> 'kind'::text) = 'interval'::text) AND ((schedule ->> 'every'::text) ~ '^([0-9]{1,7}d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$'::text) AND ((schedule ->> 'every'::text) ~ '[1-9]'::text)) THEN (mod(round((EXTRACT(epoch FROM (instant - (COALESCE((schedule ->> 'anchor'::text), 'epoch'::text))::timestamp with time zone)) * (1000)::numeric)), round((EXTRACT(epoch FROM ((schedule ->> 'every'::text))::interval) * (1000)::numeric))) = (0)::numeric) ELSE (instant = date_trunc('second'::text, instant)) END;
 
 COMMENT ON FUNCTION rota.may_name(schedule jsonb, instant timestamp with time zone) IS 'Whether a schedule may have a slot at an instant; false: it certainly has none.';
 
@@ -627,13 +651,8 @@ CREATE FUNCTION rota.rank_of(available_at timestamp with time zone, priority int
 COMMENT ON FUNCTION rota.rank_of(available_at timestamp with time zone, priority integer, pool text) IS 'Priority with ageing as one number, smaller first: see rota.domain.admission.rank.';
 
 CREATE FUNCTION rota.request_hash(job_id text, scheduled_for timestamp with time zone, payload jsonb) RETURNS bytea
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-  -- The text of jsonb is the same for every way to write a value.
-  SELECT sha256(convert_to(
-    jsonb_build_array(job_id, (extract(epoch FROM scheduled_for) * 1000)::bigint, payload)::text, 'UTF8'))
-$$;
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN sha256(convert_to((jsonb_build_array(job_id, ((EXTRACT(epoch FROM scheduled_for) * (1000)::numeric))::bigint, payload))::text, 'UTF8'::name));
 
 COMMENT ON FUNCTION rota.request_hash(job_id text, scheduled_for timestamp with time zone, payload jsonb) IS 'What a request under an Idempotency-Key must equal to be the same request.';
 
@@ -642,11 +661,16 @@ CREATE FUNCTION rota.ring(pool text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
+  -- A transaction that has sent a notification cannot be prepared for a commit in two phases.
+  IF (CASE current_setting('rota.bell', true) WHEN 'on' THEN false WHEN 'off' THEN true
+           ELSE current_setting('max_prepared_transactions') <> '0' END) THEN
+    RETURN;
+  END IF;
   -- Idle processes share a lock; whoever gets it alone has nobody to tell. NOTIFY would cost every commit the lock under
-  -- which notifying transactions queue up: ten times fewer commits a second.
-  IF pg_try_advisory_lock(1919907937, hashtext(pool)) THEN
-    PERFORM pg_advisory_unlock(1919907937, hashtext(pool));
-  ELSE
+  -- which notifying transactions queue up: ten times fewer commits a second. Got and given back in one expression, so
+  -- that nothing can end the statement in between and leave the lock to this session.
+  IF (CASE WHEN pg_try_advisory_lock(1919907937, hashtext(pool)) THEN NOT pg_advisory_unlock(1919907937, hashtext(pool))
+           ELSE true END) THEN
     PERFORM pg_notify('rota_hint', 'pool:' || pool);
   END IF;
 END
@@ -656,7 +680,7 @@ COMMENT ON FUNCTION rota.ring(pool text) IS 'Tell those who wait for a pool''s r
 
 CREATE FUNCTION rota.run_id(job_uid bigint, scheduled_for timestamp with time zone) RETURNS uuid
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    RETURN (((lpad(to_hex(((EXTRACT(epoch FROM scheduled_for) * (1000)::numeric))::bigint), 12, '0'::text) || '8000'::text) || to_hex((job_uid | ((1)::bigint << 63)))))::uuid;
+    RETURN (((lpad(to_hex(((EXTRACT(epoch FROM (scheduled_for AT TIME ZONE 'UTC'::text)) * (1000)::numeric))::bigint), 12, '0'::text) || '8000'::text) || to_hex((job_uid | ((1)::bigint << 63)))))::uuid;
 
 COMMENT ON FUNCTION rota.run_id(job_uid bigint, scheduled_for timestamp with time zone) IS 'The run''s UUID (version 8): 48 bits of milliseconds, then 62 bits of job_uid.';
 
@@ -739,6 +763,10 @@ BEGIN
   -- "Now" is an instant from now on that is still free: a transaction may want many runs of one job.
   FOR turn IN 1..50 LOOP
     IF wanted_slot IS NULL THEN
+      IF NOT rota.is_free_lot(job.job_uid, slot) THEN
+        slot := now_at + ceil(random() * 60000) * interval '1 millisecond';
+        CONTINUE;
+      END IF;
       IF job.schedule IS NOT NULL AND rota.may_name(job.schedule, slot) AND EXISTS (
            SELECT FROM rota.schedule s WHERE s.shard = job.shard AND s.job_uid = job.job_uid AND s.next_slot <= slot) THEN
         -- A slot to come stays the scheduler's. The next millisecond is none: slots lie a second apart, or more.
@@ -800,7 +828,7 @@ COMMENT ON FUNCTION rota.trigger(job_id text, payload jsonb, tenant_id text, sch
 CREATE FUNCTION rota.trigger_many(job_id text, payloads jsonb[], tenant_id text DEFAULT 'default'::text, idempotency_keys text[] DEFAULT NULL::text[]) RETURNS SETOF uuid
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $_$
+    AS $$
 #variable_conflict use_column
 DECLARE
   wanted_job constant text := job_id;
@@ -819,15 +847,21 @@ BEGIN
       USING ERRCODE = 'RT422', HINT = 'from 1 to 10000 payloads (NULL is the job''s own), and as many keys or none';
   END IF;
   PERFORM rota.check_request(wanted_job, wanted_tenant, NULL, NULL, NULL);
-  -- Only what looks unusual is asked about, one by one, for the words.
+  -- Only what looks unusual is asked about, one by one, for the words: no object, one that is large or may be deep, and
+  -- a key that is not of plain characters.
   FOR doubtful IN
-    SELECT u.item, u.payload, u.key FROM unnest(given, keys) WITH ORDINALITY u (payload, key, item)
-     WHERE jsonb_typeof(u.payload) <> 'object' OR octet_length(u.payload::text) > 1000 OR u.key !~ '^[!-~]{1,200}$'
+    SELECT u.item, u.payload, u.key
+      FROM unnest(given, keys) WITH ORDINALITY u (payload, key, item) CROSS JOIN LATERAL (SELECT u.payload::text) p (written)
+     WHERE jsonb_typeof(u.payload) <> 'object' OR octet_length(p.written) > 262144
+        OR octet_length(p.written) > 128 AND length(p.written) - length(translate(p.written, '{[', '')) > 64
+        OR octet_length(u.key) NOT BETWEEN 1 AND 200 OR u.key ~ '[^!-~]'
   LOOP
     BEGIN
       PERFORM rota.check_request(wanted_job, wanted_tenant, doubtful.payload, NULL, doubtful.key);
     EXCEPTION WHEN SQLSTATE 'RT422' THEN
-      RAISE EXCEPTION 'item %, %', doubtful.item, SQLERRM USING ERRCODE = 'RT422', HINT = 'nothing was made';
+      RAISE EXCEPTION '%', regexp_replace(regexp_replace(SQLERRM, '^payload:', format('payloads[%s]:', doubtful.item)),
+                                          '^idempotency_key:', format('idempotency_keys[%s]:', doubtful.item))
+        USING ERRCODE = 'RT422', HINT = 'nothing was made';
     END;
   END LOOP;
 
@@ -841,18 +875,19 @@ BEGIN
 
   FOR made IN SELECT m.* FROM rota.make_runs(job, given, NULL, keys, now_at, 'sql:' || current_user) m LOOP
     IF made.outcome = 'reused' THEN
-      RAISE EXCEPTION 'item %: the idempotency key % stands for another request', made.item, quote_literal(keys[made.item])
+      RAISE EXCEPTION 'the idempotency key % stands for another request', quote_literal((
+          SELECT k.key FROM unnest(keys) WITH ORDINALITY k (key, item) WHERE k.item = made.item))
         USING ERRCODE = 'RT411', HINT = 'use a new key for a new request; nothing was made';
     ELSIF made.outcome = 'taken' THEN
-      RAISE EXCEPTION 'item %: somebody took the instant % of job % at this very moment', made.item,
-        rota.instant_text(made.scheduled_for), quote_literal(wanted_job)
+      RAISE EXCEPTION 'somebody took the instant % of job % at this very moment', rota.instant_text(made.scheduled_for),
+        quote_literal(wanted_job)
         USING ERRCODE = 'RT410', HINT = 'ask again; nothing was made';
     END IF;
     RETURN NEXT made.run_id;
   END LOOP;
   PERFORM rota.ring(job.pool);
 END
-$_$;
+$$;
 
 COMMENT ON FUNCTION rota.trigger_many(job_id text, payloads jsonb[], tenant_id text, idempotency_keys text[]) IS 'Make many runs of a job in the caller''s own transaction; returns their ids in the order of the payloads. All or none.';
 

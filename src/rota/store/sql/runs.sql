@@ -15,10 +15,10 @@ noted AS (
          $facts::jsonb
     FROM made m JOIN live ON live.shard = m.shard AND live.job_uid = m.job_uid)
 INSERT INTO rota.pending (shard, job_uid, scheduled_for, rank, available_at, attempt, gate, pool, handler, tenant_id,
-                          priority, deadline_at)
+                          priority, deadline_at, has_payload)
 SELECT m.shard, m.job_uid, m.scheduled_for, rota.rank_of($available_at, live.priority, live.pool), $available_at, 0, $gate,
        live.pool, live.handler, live.tenant_id, live.priority,
-       $available_at::timestamptz + live.start_deadline_ms * interval '1 ms'
+       $available_at::timestamptz + live.start_deadline_ms * interval '1 ms', $payload::jsonb IS NOT NULL
   FROM made m JOIN live ON live.shard = m.shard AND live.job_uid = m.job_uid
 RETURNING pool;
 
