@@ -2,8 +2,8 @@
 
 Define jobs on an `App`, give each a schedule (`cron`, `every`, `once`) and run them with `rota dev` or `rota worker`.
 A handler takes a `Run`; it raises `GiveUp` when trying again cannot help, and `RetryLater` to come back later.
-`Client` and `SyncClient` reach an installation over HTTP, where a job is a `Job`; `trigger_in` and `complete_in` make
-and finish a run in a transaction of the caller's own.
+`Client` and `SyncClient` reach an installation over HTTP, where a job is a `Job`; `trigger_in`, `trigger_many_in` and
+`complete_in` make and finish runs in a transaction of the caller's own.
 """
 
 from importlib import import_module
@@ -18,7 +18,14 @@ from rota.worker.context import RunContext as Run
 
 if TYPE_CHECKING:
     from rota.client import Client, SyncClient
-    from rota.transactional import complete_in, complete_in_sync, trigger_in, trigger_in_sync
+    from rota.transactional import (
+        complete_in,
+        complete_in_sync,
+        trigger_in,
+        trigger_in_sync,
+        trigger_many_in,
+        trigger_many_in_sync,
+    )
 
 __all__ = [
     "App",
@@ -42,6 +49,8 @@ __all__ = [
     "skip",
     "trigger_in",
     "trigger_in_sync",
+    "trigger_many_in",
+    "trigger_many_in_sync",
 ]
 
 _LATER: Final = {
@@ -51,6 +60,8 @@ _LATER: Final = {
     "complete_in_sync": "rota.transactional",
     "trigger_in": "rota.transactional",
     "trigger_in_sync": "rota.transactional",
+    "trigger_many_in": "rota.transactional",
+    "trigger_many_in_sync": "rota.transactional",
 }
 """What is imported when it is first used: most programs need none of it, and it takes as long as all the rest."""
 

@@ -1,12 +1,14 @@
 """Runs made and finished in a transaction of the caller's own, over the caller's own connection to the same database.
 
-`trigger_in` makes a run that appears only if the caller's transaction commits. `complete_in` finishes the run of a
-handler together with the handler's own writes, which makes their effect exactly once. Both only call a function of the
-database, `rota.trigger` and `rota.complete`, which other languages can call as well. They know connections of asyncpg,
-psycopg 3, SQLAlchemy and Django by the modules that these come from, and import none of them.
+`trigger_in` makes a run that appears only if the caller's transaction commits, and `trigger_many_in` many of them.
+`complete_in` finishes the run of a handler together with the handler's own writes, which makes their effect exactly
+once. All only call a function of the database, `rota.trigger`, `rota.trigger_many` and `rota.complete`, which other
+languages can call as well. They know connections of asyncpg, psycopg 3, SQLAlchemy and Django by the modules that these
+come from, and import none of them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,12 +16,24 @@ from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
 
 from rota.domain.attempt import check_result
+from rota.domain.idempotency import check_key
 from rota.domain.ids import to_milliseconds
 from rota.domain.job import DEFAULT_TENANT, check_payload
 from rota.errors import InvalidInput, KeyReused, LeaseLost, NotFound, RotaError, SlotTaken
 
 _TRIGGER: Final = "SELECT rota.trigger(?::text, ?::text::jsonb, ?::text, ?::timestamptz, ?::text)"
+_TRIGGER_MANY: Final = (
+    "SELECT array_to_string(ARRAY(SELECT m FROM rota.trigger_many(?::text,"
+    " ARRAY(SELECT nullif(p.value, 'null') FROM jsonb_array_elements(?::text::jsonb)"
+    " WITH ORDINALITY p (value, item) ORDER BY p.item), ?::text,"
+    " (SELECT array_agg(k.value ORDER BY k.item) FROM jsonb_array_elements_text(?::text::jsonb)"
+    " WITH ORDINALITY k (value, item))) m), ' ')"
+)
 _COMPLETE: Final = "SELECT rota.complete(?::text::uuid, ?::text::uuid, ?::text::jsonb)"
+
+
+MANY: Final = 10_000
+"""The most runs of one call of `rota.trigger_many`; more are made by several, in the one transaction."""
 
 
 class Leased(Protocol):
@@ -38,14 +52,32 @@ async def trigger_in(
     """Make one run of a job in the connection's transaction, now or at a slot; returns its id.
 
     `connection`: asyncpg's, psycopg's AsyncConnection, SQLAlchemy's AsyncConnection or AsyncSession, with a transaction
-    under way. The job's definition stays locked against edits until that ends. A worker finds the run at its next look
-    after the commit.
+    under way. The job's definition stays locked against edits until that ends. A worker that is idle is told of the run
+    at the commit; another finds it at its next look.
 
     Raises NotFound, InvalidInput, SlotTaken, KeyReused; the transaction is then to be rolled back.
     """
     question = _trigger(job_id, payload, tenant_id, scheduled_for, idempotency_key)
     with _in_words_of_rota(job_id):
         return UUID(str(await _asynchronous(connection)(connection, question)))
+
+
+async def trigger_many_in(
+    connection: Any, job_id: str, payloads: Sequence[Mapping[str, Any] | None], *, tenant_id: str = DEFAULT_TENANT,
+    idempotency_keys: Sequence[str | None] | None = None,
+) -> list[UUID]:  # fmt: skip
+    """Make a run of a job for each payload in the connection's transaction, all now; returns their ids, in order.
+
+    A payload of None is the job's own. All runs are made, or none: whatever is refused, the transaction is then to be
+    rolled back. Of a key that stands for the same request the id of its run is returned again. See `trigger_in`.
+
+    Raises NotFound, InvalidInput which names the item, KeyReused, SlotTaken.
+    """
+    made: list[UUID] = []
+    with _in_words_of_rota(job_id):
+        for question in _trigger_many(job_id, payloads, tenant_id, idempotency_keys):
+            made += _ids(await _asynchronous(connection)(connection, question))
+    return made
 
 
 async def complete_in(connection: Any, run: Leased, result: Any = None) -> None:
@@ -68,6 +100,18 @@ def trigger_in_sync(
     question = _trigger(job_id, payload, tenant_id, scheduled_for, idempotency_key)
     with _in_words_of_rota(job_id):
         return UUID(str(_synchronous(connection)(connection, question)))
+
+
+def trigger_many_in_sync(
+    connection: Any, job_id: str, payloads: Sequence[Mapping[str, Any] | None], *, tenant_id: str = DEFAULT_TENANT,
+    idempotency_keys: Sequence[str | None] | None = None,
+) -> list[UUID]:  # fmt: skip
+    """Do as `trigger_many_in` over psycopg's Connection, SQLAlchemy's Connection or Session, or Django's connection."""
+    made: list[UUID] = []
+    with _in_words_of_rota(job_id):
+        for question in _trigger_many(job_id, payloads, tenant_id, idempotency_keys):
+            made += _ids(_synchronous(connection)(connection, question))
+    return made
 
 
 def complete_in_sync(connection: Any, run: Leased, result: Any = None) -> None:
@@ -114,6 +158,44 @@ def _trigger(
         to_milliseconds(scheduled_for)
     content = None if payload is None else check_payload(payload)
     return _Question(_TRIGGER, (job_id, content, tenant_id, scheduled_for, idempotency_key))
+
+
+def _trigger_many(
+    job_id: str,
+    payloads: Sequence[Mapping[str, Any] | None],
+    tenant_id: str,
+    idempotency_keys: Sequence[str | None] | None,
+) -> list[_Question]:
+    """Return the calls that make all of them; what could not be kept is refused before the first."""
+    if idempotency_keys is not None and len(idempotency_keys) != len(payloads):
+        raise InvalidInput(
+            "idempotency_keys", f"has {len(idempotency_keys)} keys for {len(payloads)} payloads",
+            hint="give one for each, or None in its place",
+        )  # fmt: skip
+    contents = [_content(payload, number) for number, payload in enumerate(payloads)]
+    for number, key in enumerate(idempotency_keys or ()):
+        if key is not None:
+            check_key(key, field=f"idempotency_keys[{number}]")
+    questions = []
+    for start in range(0, len(contents), MANY):
+        part = slice(start, start + MANY)
+        keys = None if idempotency_keys is None else json.dumps(list(idempotency_keys[part]))
+        questions.append(_Question(_TRIGGER_MANY, (job_id, f"[{','.join(contents[part])}]", tenant_id, keys)))
+    return questions
+
+
+def _content(payload: Mapping[str, Any] | None, number: int) -> str:
+    if payload is None:
+        return "null"
+    try:
+        return check_payload(payload)
+    except InvalidInput as error:
+        field = error.field.replace("payload", f"payloads[{number}]", 1)
+        raise type(error)(field, error.reason, hint=error.hint) from None
+
+
+def _ids(text: str) -> list[UUID]:
+    return [UUID(part) for part in text.split()]
 
 
 def _complete(run: Leased, result: Any) -> _Question:

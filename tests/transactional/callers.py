@@ -15,7 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from rota.domain.attempt import Claim
-from rota.transactional import complete_in, complete_in_sync, trigger_in, trigger_in_sync
+from rota.transactional import (
+    complete_in,
+    complete_in_sync,
+    trigger_in,
+    trigger_in_sync,
+    trigger_many_in,
+    trigger_many_in_sync,
+)
 
 TABLE = "CREATE TABLE public.effect (run_id uuid NOT NULL)"
 EFFECT = "INSERT INTO public.effect SELECT '{run_id}'::uuid"
@@ -43,6 +50,7 @@ class Caller:
 
     execute: Callable[[str], Awaitable[Any]]
     trigger: Callable[..., Awaitable[UUID]]
+    trigger_many: Callable[..., Awaitable[list[UUID]]]
     complete: Callable[..., Awaitable[None]]
 
 
@@ -50,10 +58,13 @@ def _asynchronous(connection: Any, execute: Callable[[str], Awaitable[Any]]) -> 
     async def trigger(job_id: str, **asked: Any) -> UUID:
         return await trigger_in(connection, job_id, **asked)
 
+    async def trigger_many(job_id: str, payloads: Any, **asked: Any) -> list[UUID]:
+        return await trigger_many_in(connection, job_id, payloads, **asked)
+
     async def complete(run: InHand, **asked: Any) -> None:
         await complete_in(connection, run, **asked)
 
-    return Caller(execute, trigger, complete)
+    return Caller(execute, trigger, trigger_many, complete)
 
 
 def _synchronous(connection: Any, execute: Callable[[str], Any]) -> Caller:
@@ -64,10 +75,13 @@ def _synchronous(connection: Any, execute: Callable[[str], Any]) -> Caller:
     async def trigger(job_id: str, **asked: Any) -> UUID:
         return trigger_in_sync(connection, job_id, **asked)
 
+    async def trigger_many(job_id: str, payloads: Any, **asked: Any) -> list[UUID]:
+        return trigger_many_in_sync(connection, job_id, payloads, **asked)
+
     async def complete(run: InHand, **asked: Any) -> None:
         complete_in_sync(connection, run, **asked)
 
-    return Caller(run, trigger, complete)
+    return Caller(run, trigger, trigger_many, complete)
 
 
 @asynccontextmanager

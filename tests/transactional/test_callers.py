@@ -5,18 +5,19 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import psycopg
 import pytest
 from sqlalchemy import create_engine
 
+from rota import transactional
 from rota.domain.attempt import Claim
 from rota.domain.job import Job
 from rota.errors import InvalidInput, KeyReused, LeaseLost, NotFound, SlotTaken
 from rota.testing import RotaKit
-from rota.transactional import complete_in, trigger_in, trigger_in_sync
+from rota.transactional import complete_in, trigger_in, trigger_in_sync, trigger_many_in, trigger_many_in_sync
 from tests.services.stories import START, execute, fetch, states
 from tests.transactional.callers import CALLERS, EFFECT, TABLE, Caller, InHand, RolledBack
 
@@ -65,6 +66,67 @@ async def test_no_run_appears_when_the_callers_transaction_is_rolled_back(rota_k
     assert await fetch(rota_kit, "SELECT subject FROM rota.audit WHERE action LIKE 'run.%'") == []
     made = await rota_kit.on_demand.request("tick", tenant_id="default", idempotency_key="key", payload={"a": 1})
     assert made.created, "the key was given back"
+
+
+@each
+async def test_many_runs_appear_when_the_callers_transaction_commits(rota_kit: RotaKit, opened: Open) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h", payload={"own": 1}))
+    payloads = [{"customer": "acmé", "n": [1, None]}, None, {"n": 10**30}, {"text": "a ? %s $1"}]
+    async with opened(rota_kit.dsn) as caller:
+        made = await caller.trigger_many("tick", payloads, idempotency_keys=["a", None, "é", "c"])
+        assert await rota_kit.runs("tick") == []
+    claimed = await rota_kit.worker("w", handlers=["h"]).claim(limit=10)
+    told = {work.claim.run_id: work.claim.payload for work in claimed}
+    assert [told[run] for run in made] == [payloads[0], {"own": 1}, payloads[2], payloads[3]]
+    async with opened(rota_kit.dsn) as caller:
+        again = await caller.trigger_many("tick", payloads[::-1], idempotency_keys=["c", "é", None, "a"])
+    assert [again[0], again[1], again[3]] == [made[3], made[2], made[0]]
+    assert again[2] not in made
+
+
+@each
+async def test_what_is_refused_of_many_runs_is_an_error_of_rota(rota_kit: RotaKit, opened: Open) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    await rota_kit.on_demand.request("tick", tenant_id="default", idempotency_key="key")
+
+    async def refused(kind: type[Exception], match: str, payloads: Any, **asked: Any) -> None:
+        with pytest.raises(kind, match=match):
+            async with opened(rota_kit.dsn) as caller:
+                await caller.trigger_many(**{"job_id": "tick", "payloads": payloads, **asked})
+
+    await refused(NotFound, "there is no job 'tock'", [{}], job_id="tock")
+    await refused(NotFound, "of tenant 'other'", [{}], tenant_id="other")
+    await refused(KeyReused, "'key' stands for another request", [None, {"a": 1}], idempotency_keys=["b", "key"])
+    await refused(InvalidInput, r"idempotency_keys\[1\]: must be 1 to 200", [{}, {}], idempotency_keys=["a", ""])
+    await refused(InvalidInput, "idempotency_keys: has 1 keys for 2", [{}, {}], idempotency_keys=["a"])
+    await refused(InvalidInput, r"payloads\[1\]: must be an object", [{}, [1]])
+    assert len(await rota_kit.runs("tick")) == 1
+
+
+async def test_more_runs_than_one_call_makes_are_made_by_several_in_the_one_transaction(
+    rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional, "MANY", 3)
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    payloads, keys = [{"n": n} for n in range(8)], [f"key {n}" for n in range(8)]
+
+    async def make(connection: Any, *, last: str) -> list[UUID]:
+        async with connection.transaction():
+            return await trigger_many_in(connection, "tick", payloads, idempotency_keys=[*keys[:-1], last])
+
+    await rota_kit.on_demand.request("tick", tenant_id="default", idempotency_key="another's")
+    connection = await asyncpg.connect(rota_kit.dsn)
+    with pytest.raises(KeyReused):
+        await make(connection, last="another's")
+    made = await make(connection, last=keys[-1])
+    assert await make(connection, last=keys[-1]) == made
+    async with connection.transaction():
+        assert await trigger_many_in(connection, "tick", []) == []
+    await connection.close()
+    claimed = await rota_kit.worker("w", handlers=["h"]).claim(limit=10)
+    told = {work.claim.run_id: work.claim.payload for work in claimed}
+    assert [told[run] for run in made] == payloads
+    assert len(claimed) == 9
 
 
 @each
@@ -170,7 +232,7 @@ async def test_without_a_transaction_nothing_is_done(rota_kit: RotaKit) -> None:
         psycopg.connect(rota_kit.dsn, autocommit=True) as own,
         pytest.raises(InvalidInput, match="no transaction under way"),
     ):
-        trigger_in_sync(own, "tick")
+        trigger_many_in_sync(own, "tick", [None])
     engine = create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(rota_kit.dsn), isolation_level="AUTOCOMMIT"
     )

@@ -26,7 +26,7 @@ django.setup()
 from django.db import connection, transaction
 
 from rota.errors import InvalidInput, LeaseLost, NotFound
-from rota.transactional import complete_in_sync, trigger_in_sync
+from rota.transactional import complete_in_sync, trigger_in_sync, trigger_many_in_sync
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,11 @@ assert "'tock'" in refused(NotFound, lambda: trigger_in_sync(connection, "tock")
 with transaction.atomic():
     effect()
     made = trigger_in_sync(connection, "tick", payload={"by": "django"})
+    many = trigger_many_in_sync(connection, "tick", [{"by": "%s"}, None])
     complete_in_sync(connection, run, result=[1])
 assert run_id in refused(LeaseLost, lambda: complete_in_sync(connection, run))
 connection.close()
-print(made)
+print(made, *many)
 """
 
 
@@ -82,8 +83,9 @@ async def test_django_makes_and_finishes_runs_in_its_own_transactions(rota_kit: 
     async with asyncio.timeout(60):
         said, trouble = await program.communicate()
     assert program.returncode == 0, trouble.decode()
-    again = await rota_kit.worker("w", handlers=["h"]).claim_one()
-    assert (str(again.claim.run_id), again.claim.payload) == (said.decode().strip(), {"by": "django"})
-    assert sorted(await states(rota_kit)) == ["running", "succeeded"]
+    claimed = await rota_kit.worker("w", handlers=["h"]).claim(limit=10)
+    told = {str(work.claim.run_id): work.claim.payload for work in claimed}
+    assert [told[run] for run in said.decode().split()] == [{"by": "django"}, {"by": "%s"}, {}]
+    assert sorted(await states(rota_kit)) == ["running", "running", "running", "succeeded"]
     [row] = await fetch(rota_kit, "SELECT count(*) AS n FROM public.effect")
     assert row["n"] == 1

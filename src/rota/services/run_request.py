@@ -2,13 +2,13 @@
 
 import json
 import random
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
 
+from rota.domain.idempotency import check_key
 from rota.domain.ids import run_id, slot_of, to_milliseconds
 from rota.domain.instants import format_instant
 from rota.domain.job import NAME_LIMIT, Job, check_payload, check_text
@@ -19,8 +19,6 @@ from rota.store import requests
 from rota.store.database import Connection, Database
 from rota.store.requests import KeyedRequest, KeyedRun, SlotKey
 
-KEY_LIMIT: Final = 200
-"""The most characters of an Idempotency-Key."""
 REACH: Final = timedelta(days=7305)
 """How far from now a slot may lie."""
 NOW_SLOTS: Final = 50
@@ -129,14 +127,6 @@ class Wanted:
             facts=json.dumps(facts),
             now=self.now,
         )
-
-
-def check_key(key: object) -> None:
-    """Refuse an Idempotency-Key that is not 1 to KEY_LIMIT printable characters."""
-    if not isinstance(key, str) or not 1 <= len(key) <= KEY_LIMIT:
-        raise InvalidInput("Idempotency-Key", f"must be 1 to {KEY_LIMIT} characters", hint="a random UUID will do")
-    if any(unicodedata.category(character)[0] == "C" or character in "\u2028\u2029" for character in key):
-        raise InvalidInput("Idempotency-Key", "holds a character that cannot be printed", hint="a random UUID will do")
 
 
 def check_reach(slot: datetime, *, now: datetime) -> None:
