@@ -3,7 +3,8 @@
 import pytest
 
 import rota
-from rota.errors import NotFound
+from rota.control.principal import operator
+from rota.errors import Conflict, Locked, NotFound
 from rota.store.due import NEVER
 from rota.testing import RotaKit
 from tests.services.stories import SECOND, START, every, execute, fetch, let_wait, slots, stored
@@ -141,3 +142,73 @@ async def test_what_is_put_off_disturbs_no_sleep_and_no_list(rota_kit: RotaKit) 
     await rota_kit.tick()
     assert 0 < await rota_kit.process.scheduler.pause() <= 1
     assert [job.next_run_at for job in await rota_kit.definitions.page(tenant_id="default")] == [None]
+
+
+async def test_a_resume_in_a_freeze_makes_no_runs_before_its_end(rota_kit: RotaKit) -> None:
+    await rota_kit.put(MINUTELY)
+    await rota_kit.definitions.pause("tick", tenant_id="default", reason="")
+    await rota_kit.advance(120)
+    await rota_kit.rota.freezes.freeze("default", reason="r")
+    with pytest.raises(Conflict, match="frozen, so no runs are made"):
+        await rota_kit.definitions.resume("tick", tenant_id="default", missed="catch_up")
+    assert (await stored(rota_kit)).state == "paused"
+    await rota_kit.definitions.resume("tick", tenant_id="default", missed="policy")
+    await rota_kit.advance(60)
+    assert ((await stored(rota_kit)).state, await slots(rota_kit)) == ("active", [])
+    await rota_kit.rota.freezes.unfreeze("default")
+    await rota_kit.advance(2)
+    assert await slots(rota_kit) == [START + n * 60 * SECOND for n in (1, 2, 3)]
+    await rota_kit.check()
+
+
+async def test_a_job_that_is_to_catch_up_at_its_resume_waits_for_the_end_of_a_freeze(rota_kit: RotaKit) -> None:
+    await rota_kit.put(every("1m"))
+    await rota_kit.definitions.pause(
+        "tick", tenant_id="default", reason="", resume_at=START + 120 * SECOND, missed="catch_up"
+    )
+    await rota_kit.rota.freezes.freeze("*", reason="r")
+    await rota_kit.advance(180)
+    assert ((await stored(rota_kit)).state, await slots(rota_kit)) == ("paused", [])
+    assert "is frozen" in (await rota_kit.rota.why.job("tick", tenant_id="default")).text
+    await rota_kit.rota.freezes.unfreeze("*")
+    await rota_kit.advance(90)
+    assert (await stored(rota_kit)).state == "active"
+    assert START + 60 * SECOND in await slots(rota_kit)
+
+
+async def test_what_frozen_tenants_have_waiting_goes_before_nobody(rota_kit: RotaKit) -> None:
+    for tenant_id in ("acme", "default"):
+        await rota_kit.put(every("1m", tenant_id=tenant_id))
+    await rota_kit.advance(60)
+    await rota_kit.rota.freezes.freeze("acme", reason="r")
+    await rota_kit.worker("w-1", handlers=["h"]).announce()
+    [run] = await rota_kit.runs("tick")
+    reason = await rota_kit.rota.why.run(run.run_id, tenant_id="default")
+    assert (reason.cause, reason.tenants) == ("next", 0)
+
+
+@pytest.mark.parametrize("table", ["freeze", "limits", "pool", "tenant", "worker"])
+async def test_what_an_operator_asks_beside_a_stranger_is_answered_soon_and_names_what_is_held(
+    rota_kit: RotaKit, table: str
+) -> None:
+    control = rota_kit.rota.control(operator("cli:me"))
+    await rota_kit.worker("w-1", handlers=["h"]).announce()
+
+    async def ask(number: int) -> None:
+        match table:
+            case "freeze":
+                await control.freeze(reason=f"r{number}")
+            case "limits":
+                await control.put_limit("crm", permits=number)
+            case "pool":
+                await control.put_pool("default", shed_above=number)
+            case "tenant":
+                await control.put_tenant("acme", max_jobs=number)
+            case _:
+                await control.drain_worker("w-1")
+
+    await ask(1)
+    async with uncommitted(rota_kit.dsn, f"SELECT FROM rota.{table} FOR UPDATE"):
+        with pytest.raises(Locked, match="is held by a transaction"):
+            await ask(2)
+    await ask(2)

@@ -13,6 +13,7 @@ from rota.domain.ids import job_uid
 from rota.domain.job import Job
 from rota.domain.zones import tzdata_version
 from rota.errors import Conflict
+from rota.services import next_slots
 from rota.services import scheduler as module
 from rota.store import due
 from rota.testing import RotaKit
@@ -242,6 +243,28 @@ async def test_a_clock_set_back_while_zones_cannot_be_read_takes_the_others_back
         assert sound["next_slot"] == START + 11 * MINUTE
     await rota_kit.advance(2)
     assert (await stored(rota_kit, "zoned")).next_slot == START + 11 * MINUTE
+
+
+async def test_a_large_shard_is_taken_back_page_by_page_after_a_clock_was_set_back(
+    rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_slots, "PAGE", 2)
+    same_shard = [name for n in range(2000) if job_uid("default", name := f"j{n}") % 64 == 5][:5]
+    await rota_kit.put(*(every("1m", name) for name in same_shard), every("1m", "sound"))
+    await rota_kit.process.keeper.tick()
+    rota_kit.clock.set(START + 8 * HOUR)
+    await rota_kit.tick()
+    rota_kit.clock.set(START + 10 * MINUTE)
+    await rota_kit.process.keeper.tick()
+
+    async def taken_back() -> int:
+        return [(await stored(rota_kit, name)).next_slot for name in same_shard].count(START + 11 * MINUTE)
+
+    counts = [0]
+    while await rota_kit.process.scheduler.tick():
+        counts.append(await taken_back())
+    assert sorted(set(counts)) in ([0, 2, 4, 5], [0, 2, 4]), "a page at a time"
+    assert await taken_back() == 5
 
 
 async def test_a_schedule_that_is_held_keeps_no_other_from_being_computed_anew(rota_kit: RotaKit) -> None:

@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from rota.domain.job import Job
 from rota.services import upkeep as module
 from rota.testing import RotaKit
@@ -65,3 +67,21 @@ async def test_a_failed_task_waits_twice_as_long_each_time_and_no_other_does(rot
     assert [second for second in range(1, 40) if asked[second] > asked[second - 1]] == [5, 15, 35]
     assert database.asked["forget_keys"] == 4
     assert database.asked["park_unknown_handlers"] == 40
+
+
+async def test_processes_that_have_gone_are_forgotten_in_batches(
+    rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FORGET_BATCH", 4)
+    for number in range(5):
+        await rota_kit.worker(f"w-{number}", handlers=["h"]).announce()
+        await rota_kit.scheduler(f"s-{number}").keeper.tick()
+    rota_kit.clock.advance(timedelta(hours=2))
+    assert await rota_kit.process.upkeep.tick()
+    [row] = await fetch(
+        rota_kit, "SELECT (SELECT count(*) FROM rota.worker) AS w, (SELECT count(*) FROM rota.scheduler) AS s"
+    )
+    assert (row["w"], row["s"]) == (1, 5)
+    while await rota_kit.process.upkeep.tick():
+        pass
+    assert await fetch(rota_kit, "SELECT FROM rota.worker UNION ALL SELECT FROM rota.scheduler") == []

@@ -82,6 +82,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         "runs_of_job", "expire_runs", "ask_replaced", "dead_streaks", "make_missed",
         "park_unknown_handlers", "unpark_known_handlers", "reap_attempts",
         "note_progress", "list_jobs", "count_jobs", "due_resumes", "jobs_of_tenant", "renew_with_progress",
+        "reroute_pending", "cancel_waiting",
         "waiting_by_tenant", "rerank_pending", "look_at_parked", "open_parked", "parked_keys", "why_run", "why_limits",
         "why_workers", "why_queue", "oldest_waiting",
     ],

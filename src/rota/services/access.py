@@ -20,6 +20,7 @@ from rota.domain.instants import format_instant, future_instant
 from rota.domain.job import NAME_LIMIT, PAYLOAD_LIMIT, check_name, check_text, check_visible, check_whole
 from rota.domain.token_text import SECRET_BYTES, is_token_id, parse_token, token_of
 from rota.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded, Unauthorized
+from rota.services.patience import Patience
 from rota.services.quota import Quotas
 from rota.store import access as store
 from rota.store import audit
@@ -55,7 +56,8 @@ class Access:
     """Tokens and tenants; every change is in the audit log of the tenant that it is about."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
+        self._database = database.on(Lane.CALLS)
+        self._patience = Patience()
         self._clock = clock
         self._quotas = Quotas(database, clock)
         self._noted: dict[str, float] = {}
@@ -85,19 +87,26 @@ class Access:
         )  # fmt: skip
         if parent_id is not None:
             token = await self._within(token, parent_id)
-        async with self._database.transaction() as tx:
-            await store.forget_tokens(tx, tenant_id, before=now - TOKENS_KEPT, limit=FORGOTTEN_AT_ONCE)
-            if not await store.add_token(tx, token, secret_hash=text.secret_hash, most=TOKENS_LIMIT):
-                raise QuotaExceeded(
-                    f"{TOKENS_LIMIT} tokens of tenant {tenant_id!r} hold", hint="revoke those that nobody uses"
-                )
-            await audit.note(tx, [_made(token)], actor=actor, now=now)
+        await self._patience.ask(
+            lambda: self._add_token(token, secret_hash=text.secret_hash, actor=actor), what=f"tenant {tenant_id!r}",
+            turn=tenant_id,
+        )  # fmt: skip
         log.info("token.created", token_id=token.token_id, tenant_id=tenant_id, scopes=token.scopes)
         return token, str(text)
 
+    async def _add_token(self, token: TokenView, *, secret_hash: bytes, actor: str) -> None:
+        now = token.created_at
+        async with self._database.transaction() as tx:
+            await store.forget_tokens(tx, token.tenant_id, before=now - TOKENS_KEPT, limit=FORGOTTEN_AT_ONCE)
+            if not await store.add_token(tx, token, secret_hash=secret_hash, most=TOKENS_LIMIT):
+                raise QuotaExceeded(
+                    f"{TOKENS_LIMIT} tokens of tenant {token.tenant_id!r} hold", hint="revoke those that nobody uses"
+                )
+            await audit.note(tx, [_made(token)], actor=actor, now=now)
+
     async def _within(self, token: TokenView, parent_id: str) -> TokenView:
         """Return a new token within the bounds of its maker. Raises InvalidInput, Forbidden, Unauthorized."""
-        found = await store.token(self._database, parent_id)
+        found = await store.token(self._database, parent_id, lane=Lane.CALLS)
         if found is None or found[0].revoked_at is not None:
             raise Unauthorized("the token that makes it was revoked", hint="ask for another one")
         parent = found[0]
@@ -159,13 +168,17 @@ class Access:
     async def revoke(self, token_id: str, *, tenant_id: str, actor: str) -> None:
         """Let a token hold no longer, nor those that it made; one that was revoked before stays. Raises NotFound."""
         now = self._clock.now()
-        found = await store.token(self._database, token_id) if is_token_id(token_id) else None
+        found = await store.token(self._database, token_id, lane=Lane.CALLS) if is_token_id(token_id) else None
         if found is None or found[0].tenant_id != tenant_id:
             raise NotFound(f"there is no token {token_id!r}", hint="`rota token list` shows this tenant's")
-        async with self._database.transaction() as tx:
-            revoked = await store.revoke(tx, token_id, tenant_id=tenant_id, now=now)
-            await audit.note(tx, [_revoked(token) for token in revoked], actor=actor, now=now)
-        for token in revoked:
+
+        async def once() -> list[TokenView]:
+            async with self._database.transaction() as tx:
+                revoked = await store.revoke(tx, token_id, tenant_id=tenant_id, now=now)
+                await audit.note(tx, [_revoked(token) for token in revoked], actor=actor, now=now)
+            return revoked
+
+        for token in await self._patience.ask(once, what=f"token {token_id}", turn=token_id):
             log.info("token.revoked", token_id=token.token_id, tenant_id=token.tenant_id)
 
     async def has_tokens(self) -> bool:
@@ -185,12 +198,23 @@ class Access:
         _check_tenant(tenant_id)
         _check_quotas(max_jobs, max_payload_bytes, calls_per_second)
         check_whole("weight", weight, 1, WEIGHT_LIMIT)
+        wanted = max_jobs, max_payload_bytes, calls_per_second, weight
+        after = await self._patience.ask(
+            lambda: self._set_quotas(tenant_id, wanted, actor=actor), what=f"tenant {tenant_id!r}", turn=tenant_id
+        )
+        self._quotas.forget(tenant_id)
+        return after
+
+    async def _set_quotas(
+        self, tenant_id: str, wanted: tuple[int | None, int | None, float | None, int], *, actor: str
+    ) -> TenantView:
+        max_jobs, max_payload_bytes, calls_per_second, weight = wanted
         now = self._clock.now()
         async with self._database.transaction() as tx:
             created = await store.ensure_tenant(tx, tenant_id, signing_secret=_new_signing_secret(), now=now)
             before = await store.lock_tenant(tx, tenant_id)
             assert before is not None, "a tenant's row is never deleted"
-            if not created and _facts(before) == (max_jobs, max_payload_bytes, calls_per_second, weight):
+            if not created and _facts(before) == wanted:
                 return before
             after = await store.set_quotas(
                 tx, tenant_id, max_jobs=max_jobs, max_payload_bytes=max_payload_bytes,
@@ -204,7 +228,6 @@ class Access:
                 after=_quotas(after),
             )
             await audit.note(tx, [change], actor=actor, now=now)
-        self._quotas.forget(tenant_id)
         return after
 
     async def tenants(self) -> list[TenantView]:
@@ -237,6 +260,13 @@ class Access:
         _check_tenant(tenant_id)
         if not timedelta() <= keep <= FORMER_SECRET_LIMIT:
             raise InvalidInput("keep", f"must be from 0 to {FORMER_SECRET_LIMIT.days} days")
+        keys = await self._patience.ask(
+            lambda: self._rotate(tenant_id, keep=keep, actor=actor), what=f"tenant {tenant_id!r}", turn=tenant_id
+        )
+        log.info("tenant.secret_rotated", tenant_id=tenant_id)
+        return keys
+
+    async def _rotate(self, tenant_id: str, *, keep: timedelta, actor: str) -> SigningKeys:
         now = self._clock.now()
         until = now + keep if keep else None
         async with self._database.transaction() as tx:
@@ -247,7 +277,6 @@ class Access:
             after = {"former_until": None if until is None else format_instant(until)}
             change = Change(tenant_id=tenant_id, action="tenant.secret_rotated", subject=tenant_id, after=after)
             await audit.note(tx, [change], actor=actor, now=now)
-        log.info("tenant.secret_rotated", tenant_id=tenant_id)
         return keys
 
     # the audit log

@@ -33,8 +33,8 @@ from rota.services.put_plan import (
     version_conflict,
 )
 from rota.services.quota import Quotas, check_job_quota, check_size
-from rota.services.resumption import drop_missed, settle_missed
-from rota.store import aside, audit
+from rota.services.resumption import Settled, drop_missed, settle_missed
+from rota.store import aside, audit, freeze
 from rota.store import jobs as store
 from rota.store.access import TenantView
 from rota.store.audit import SYSTEM, Change
@@ -479,7 +479,18 @@ class Definitions:
                 # A slot at the end of a pause that has one was not held back by it.
                 upto = stored.resume_at - _TICK if due_uid is not None and stored.resume_at is not None else now
                 choice = cast(Missed, stored.resume_missed or missed) if due_uid is not None else missed
-                settled = await settle_missed(tx, stored, missed=choice, upto=upto, now=now)
+                is_frozen = choice != "drop" and bool(await freeze.holding(tx, stored.tenant_id, limit=1))
+                if is_frozen and choice != "policy":
+                    raise Conflict(
+                        f"job {job_id!r} is frozen, so no runs are made of what it missed",
+                        hint="resume it after the freeze, or leave what it missed to its misfire policy",
+                    )
+                # In a freeze the scheduler puts off what is due: the misfire policy decides at its end.
+                settled = (
+                    Settled(next_slot=stored.next_slot)
+                    if is_frozen
+                    else await settle_missed(tx, stored, missed=choice, upto=upto, now=now)
+                )
                 version = await store.set_pause(tx, stored.job_uid, paused_at=None, reason=None, now=now)
                 slot = settled.next_slot
                 await _reschedule(tx, stored, version=version, next_run_at=slot, next_slot=slot, now=now)

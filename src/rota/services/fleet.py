@@ -11,10 +11,11 @@ from rota.clock import Clock
 from rota.domain.shard import ShardLease
 from rota.domain.zones import tzdata_version
 from rota.errors import Conflict, NotFound
+from rota.services.patience import Patience
 from rota.services.turns import Turns
 from rota.store import audit, fleet, flow, shards, workers
 from rota.store.audit import SYSTEM, Change
-from rota.store.database import Database
+from rota.store.database import Database, Lane
 from rota.store.fleet import Depth, Health, Stats
 from rota.store.flow import Flow
 from rota.store.workers import LiveWorker
@@ -39,6 +40,8 @@ class Fleet:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._calls = database.on(Lane.CALLS)
+        self._patience = Patience()
         self._clock = clock
         self._turns = Turns()
 
@@ -69,15 +72,23 @@ class Fleet:
 
     async def workers(self, *, tenant_id: str | None) -> list[LiveWorker]:
         """Return the live workers that serve this tenant alone; None: all live workers."""
-        return await workers.live(self._database, now=self._clock.now(), tenant_id=tenant_id)
+        return await workers.live(self._calls, now=self._clock.now(), tenant_id=tenant_id)
 
     async def drain(self, worker_id: str, *, tenant_id: str | None, actor: str = SYSTEM) -> list[LiveWorker]:
         """Let every live process of a worker claim no more; returns them. Raises NotFound.
 
         They are told at their next announcement, finish what they run, and claim again under a new instance only.
         """
+        drained = await self._patience.ask(
+            lambda: self._drain(worker_id, tenant_id=tenant_id, actor=actor), what=f"worker {worker_id!r}",
+            turn=worker_id,
+        )  # fmt: skip
+        log.info("worker.drained", worker_id=worker_id, processes=len(drained), actor=actor)
+        return drained
+
+    async def _drain(self, worker_id: str, *, tenant_id: str | None, actor: str) -> list[LiveWorker]:
         now = self._clock.now()
-        async with self._database.transaction() as tx:
+        async with self._calls.transaction() as tx:
             drained = await workers.drain(tx, worker_id, tenant_id=tenant_id, now=now)
             if not drained:
                 raise NotFound(f"no worker {worker_id!r} is live", hint="`rota workers list` shows those that are")
@@ -86,12 +97,11 @@ class Fleet:
                 for owner in sorted({worker.tenant_id or NOBODY for worker in drained})
             ]
             await audit.note(tx, changes, actor=actor, now=now)
-        log.info("worker.drained", worker_id=worker_id, processes=len(drained), actor=actor)
         return drained
 
     async def shards(self) -> list[ShardLease]:
         """Return every shard with its owner."""
-        return await shards.all_shards(self._database)
+        return await shards.all_shards(self._calls)
 
     async def stats(self, *, tenant_id: str | None) -> Stats:
         """Return how much there is of a tenant's, or of all; counts stop at COUNT_LIMIT."""

@@ -10,11 +10,12 @@ from rota.domain.job import check_limit_name
 from rota.domain.limit import Limit
 from rota.errors import InvalidInput, NotFound, QuotaExceeded, VersionConflict
 from rota.services.hints import LIMITS, Hints, pool_topic
+from rota.services.patience import Patience
 from rota.services.returning import BATCH, let_in
 from rota.store import audit, parking
 from rota.store import limits as store
 from rota.store.audit import Change
-from rota.store.database import Database
+from rota.store.database import Database, Lane
 from rota.store.limits import LimitView, StoredLimit
 
 __all__ = ["LimitView", "Limits"]
@@ -35,7 +36,8 @@ class Limits:
     """Put, read and delete limits; every change is in the audit log of the tenant whose limit it is."""
 
     def __init__(self, database: Database, clock: Clock, hints: Hints) -> None:
-        self._database = database
+        self._database = database.on(Lane.CALLS)
+        self._patience = Patience()
         self._clock = clock
         self._hints = hints
 
@@ -45,6 +47,21 @@ class Limits:
         `if_version` 0 is for one that is not there yet. Raises VersionConflict, InvalidInput for another kind than the
         limit has, QuotaExceeded for more limits than a tenant may have.
         """
+        before, version, changed = await self._patience.ask(
+            lambda: self._write(limit, if_version=if_version, actor=actor), what=f"limit {limit.name!r}",
+            turn=(limit.tenant_id, limit.name),
+        )  # fmt: skip
+        if changed:
+            if before is None and limit.kind == "downstream":
+                await self._let_go(limit)
+            await self._let_in(limit)
+            while not await store.forget_above(self._database, limit, batch=FORGET_BATCH):
+                pass
+            log.info("limit.put", tenant_id=limit.tenant_id, limit=limit.name, version=version, actor=actor)
+        return await self._own(limit.name, tenant_id=limit.tenant_id)
+
+    async def _write(self, limit: Limit, *, if_version: int | None, actor: str) -> tuple[StoredLimit | None, int, bool]:
+        """Write a limit down; returns what stood there, the version, and whether that is another than before."""
         now = self._clock.now()
         async with self._database.transaction() as tx:
             before = await store.lock(tx, tenant_id=limit.tenant_id, name=limit.name)
@@ -70,14 +87,7 @@ class Limits:
             if changed:
                 change = _change("limit.put", before=None if before is None else before.limit, after=limit)
                 await audit.note(tx, [change], actor=actor, now=now)
-        if changed:
-            if before is None and limit.kind == "downstream":
-                await self._let_go(limit)
-            await self._let_in(limit)
-            while not await store.forget_above(self._database, limit, batch=FORGET_BATCH):
-                pass
-            log.info("limit.put", tenant_id=limit.tenant_id, limit=limit.name, version=version, actor=actor)
-        return await self._own(limit.name, tenant_id=limit.tenant_id)
+        return before, version, changed
 
     async def get(self, name: str, *, tenant_id: str) -> LimitView:
         """Return the limit of this name that a tenant's runs are under: its own, else the operator's.
@@ -100,6 +110,15 @@ class Limits:
         Permits that are in use stay with their runs, and mean nothing any more.
         """
         check_limit_name("name", name)
+        before = await self._patience.ask(
+            lambda: self._erase(name, tenant_id=tenant_id, actor=actor), what=f"limit {name!r}", turn=(tenant_id, name)
+        )
+        await self._let_in(before.limit)
+        log.info("limit.deleted", tenant_id=tenant_id, limit=name, actor=actor)
+        while not await store.forget_use(self._database, before.limit, batch=FORGET_BATCH):
+            pass
+
+    async def _erase(self, name: str, *, tenant_id: str, actor: str) -> StoredLimit:
         now = self._clock.now()
         async with self._database.transaction() as tx:
             before = await store.lock(tx, tenant_id=tenant_id, name=name)
@@ -109,10 +128,7 @@ class Limits:
             assert gone, "the limit's row is locked, so it cannot have gone"
             change = _change("limit.deleted", before=before.limit, after=None)
             await audit.note(tx, [change], actor=actor, now=now)
-        await self._let_in(before.limit)
-        log.info("limit.deleted", tenant_id=tenant_id, limit=name, actor=actor)
-        while not await store.forget_use(self._database, before.limit, batch=FORGET_BATCH):
-            pass
+        return before
 
     async def _let_go(self, limit: Limit) -> None:
         """Let the tenant's runs go that wait for the operator's limit: they are under the tenant's own now."""

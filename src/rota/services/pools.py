@@ -10,10 +10,11 @@ from rota.domain.admission import AGEING
 from rota.domain.duration import duration_words
 from rota.domain.job import check_name, check_whole
 from rota.errors import InvalidInput
+from rota.services.patience import Patience
 from rota.store import audit
 from rota.store import pools as store
 from rota.store.audit import Change
-from rota.store.database import Database
+from rota.store.database import Database, Lane
 from rota.store.pools import PoolView
 from rota.wire.access import OPERATOR
 
@@ -35,7 +36,8 @@ class Pools:
     """Put and read pools' settings; every change is in the operator's audit log."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
+        self._database = database.on(Lane.CALLS)
+        self._patience = Patience()
         self._clock = clock
 
     async def put(self, pool: str, *, ageing: timedelta | None, shed_above: int | None, actor: str) -> PoolView:
@@ -47,10 +49,19 @@ class Pools:
         check_name("pool", pool)
         if shed_above is not None:
             check_whole("shed_above", shed_above, 0, DEEPEST)
-        after = PoolView(
+        wanted = PoolView(
             pool=pool, ageing=_ageing(AGEING if ageing is None else ageing), shed_above=shed_above,
             updated_at=self._clock.now(),
         )  # fmt: skip
+        after = await self._patience.ask(
+            lambda: self._write(wanted, actor=actor), what=f"pool {pool!r}", turn=pool
+        )  # fmt: skip
+        changed = await self._rerank(pool)
+        log.info("pool.put", pool=pool, reranked=changed, actor=actor)
+        return after
+
+    async def _write(self, after: PoolView, *, actor: str) -> PoolView:
+        pool = after.pool
         async with self._database.transaction() as tx:
             created = await store.add(tx, after)
             before = None if created else await store.lock(tx, pool)
@@ -64,8 +75,6 @@ class Pools:
                     before=None if before is None else _facts(before), after=_facts(after),
                 )  # fmt: skip
                 await audit.note(tx, [change], actor=actor, now=after.updated_at)
-        changed = await self._rerank(pool)
-        log.info("pool.put", pool=pool, reranked=changed, actor=actor)
         return after
 
     async def list(self) -> list[PoolView]:

@@ -14,7 +14,7 @@ from rota.domain.zones import UnknownZone, tzdata_version
 from rota.errors import InvalidInput, Locked
 from rota.services.aside import Aside
 from rota.services.hints import CANCELS, Hints, pool_topic
-from rota.services.next_slots import recompute_shard
+from rota.services.next_slots import recompute_page
 from rota.services.owned import OwnedShards
 from rota.services.steps import admitted, new_run
 from rota.store import due as store
@@ -72,7 +72,7 @@ class Scheduler:
         self._owned = owned
         self._hints = hints
         self._latest = datetime.min.replace(tzinfo=UTC)
-        self._doubtful: dict[int, float] = {}
+        self._doubtful: dict[int, _Doubt] = {}
         self._moved_meanwhile = False
         self._floor = _Floor()
         self.aside = Aside()
@@ -122,27 +122,32 @@ class Scheduler:
         return min([IDLE, *(max(0.001, wait + 0.001) for wait in waits)])
 
     async def _recompute_after_step(self, shards: Sequence[int], *, now: datetime) -> bool:
-        """Take one shard's schedules back to this instant, if the clock was set back since they were computed.
+        """Take a page of one shard's schedules back to this instant, if the clock was set back since their computation.
 
-        True means: more shards are to be taken back at once.
+        True means: more are to be taken back at once.
         """
         if self._latest - now > SET_BACK:
             log.warning("clock.set_back", scheduler=self.scheduler_id, by=str(self._latest - now))
-            self._doubtful = dict.fromkeys(shards, float("-inf"))
+            self._doubtful = {shard: _Doubt() for shard in shards}
             self._latest = now
             self._floor.drop()
         self._latest = max(self._latest, now)
-        self._doubtful = {shard: at for shard, at in self._doubtful.items() if shard in shards}
+        self._doubtful = {shard: doubt for shard, doubt in self._doubtful.items() if shard in shards}
         monotonic = self._clock.monotonic()
-        ready = sorted(shard for shard, at in self._doubtful.items() if at <= monotonic)
+        ready = sorted(shard for shard, doubt in self._doubtful.items() if doubt.until <= monotonic)
         if not ready:
             return False
         shard, *others = ready
-        # What cannot be computed for now is tried again a little later.
-        self._doubtful[shard] = monotonic + TROUBLE_FIRST
-        if not (await recompute_shard(self._database, shard, now=now)).left:
+        before = self._doubtful[shard]
+        # What cannot be computed for now is tried again a little later, from the shard's beginning.
+        self._doubtful[shard] = _Doubt(until=monotonic + TROUBLE_FIRST)
+        page = await recompute_page(self._database, shard, after=before.after, now=now)
+        left = before.left + page.left
+        if page.after is not None:
+            self._doubtful[shard] = _Doubt(after=page.after, left=left)
+        elif not left:
             del self._doubtful[shard]
-        return bool(others)
+        return bool(others) or page.after is not None
 
     # due slots --------------------------------------------------------------------------------------------------------
 
@@ -365,6 +370,16 @@ class Scheduler:
                 if self.runs_aside.put(uid, reason, first=first, longest=longest, monotonic=monotonic):
                     log.warning("runs.set_aside", job_uid=uid, reason=reason)
         return done, bool(done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Doubt:
+    """A shard whose next slots were computed by another time: from when on, and from where, it is computed anew."""
+
+    until: float = float("-inf")
+    after: int | None = None
+    left: int = 0
+    """How many of the pages before could not be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,10 +110,11 @@ class Upkeep:
         return False
 
     async def _forget_workers(self) -> bool:
-        gone = await workers.forget_lapsed(self._database, before=self._clock.now() - FORGET_AFTER)
+        before = self._clock.now() - FORGET_AFTER
+        gone = await workers.forget_lapsed(self._database, before=before, limit=FORGET_BATCH)
         if gone:
             log.info("upkeep.workers", forgotten=gone)
-        return False
+        return gone >= FORGET_BATCH
 
     async def _forget_claims(self) -> bool:
         before = self._clock.now() - KEEP_CLAIMS

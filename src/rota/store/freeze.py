@@ -32,7 +32,7 @@ async def lift(tx: Connection, tenant_id: str, *, now: datetime) -> FreezeView |
     return _view(rows[0]) if rows else None
 
 
-async def holding(database: Database, tenant_id: str | None, *, limit: int) -> list[FreezeView]:
+async def holding(database: Database | Connection, tenant_id: str | None, *, limit: int) -> list[FreezeView]:
     """Return the freezes that hold a tenant; None: all."""
     return [_view(row) for row in await database.fetch(sql.freezes_of, tenant_id=tenant_id, limit=limit)]
 

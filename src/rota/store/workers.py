@@ -86,10 +86,10 @@ async def unpark_known(database: Database, *, now: datetime, limit: int) -> list
     return [row["pool"] for row in await database.fetch(sql.unpark_known_handlers, now=now, limit=limit)]
 
 
-async def forget_lapsed(database: Database, *, before: datetime) -> int:
-    """Remove workers and schedulers that lapsed before an instant; returns how many."""
-    workers = await database.fetch(sql.forget_lapsed_workers, before=before)
-    schedulers = await database.fetch(shards_sql.forget_lapsed_schedulers, before=before)
+async def forget_lapsed(database: Database, *, before: datetime, limit: int) -> int:
+    """Remove workers and schedulers that lapsed before an instant, at most `limit` of both; returns how many."""
+    workers = await database.fetch(sql.forget_lapsed_workers, before=before, limit=limit)
+    schedulers = await database.fetch(shards_sql.forget_lapsed_schedulers, before=before, limit=limit - len(workers))
     return len(workers) + len(schedulers)
 
 

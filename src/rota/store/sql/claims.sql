@@ -547,8 +547,10 @@ SELECT s.token, s.state, w.keys AS awaited, w.tenant_id
 SELECT a.token, a.outcome, v.state
   FROM unnest($shards::smallint[], $job_uids::bigint[], $slots::timestamptz[], $tokens::uuid[])
        h (shard, job_uid, scheduled_for, token)
-  JOIN rota.attempt a ON a.shard = h.shard AND a.job_uid = h.job_uid AND a.scheduled_for = h.scheduled_for
-                     AND a.token = h.token
+ CROSS JOIN LATERAL (
+       SELECT x.token, x.outcome FROM rota.attempt x
+        WHERE x.shard = h.shard AND x.job_uid = h.job_uid AND x.scheduled_for = h.scheduled_for AND x.token = h.token
+        LIMIT 1) a
  CROSS JOIN LATERAL (
        SELECT x.state FROM rota.job_run x
         WHERE x.shard = h.shard AND x.job_uid = h.job_uid AND x.scheduled_for = h.scheduled_for LIMIT 1) v;

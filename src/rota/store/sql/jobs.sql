@@ -133,6 +133,7 @@ RETURNING shard, job_uid;
 -- name: reroute_pending
 -- Waiting runs follow an edit of their job: pool and handler are the job's, and so is a priority that was changed with
 -- them; without a change each keeps its own. What waited for a worker or a limit is looked at anew.
+-- No ctid array: a run whose gate opens at this moment has moved, and a join finds it where it is.
 UPDATE rota.pending p SET pool = e.pool, handler = rota.handler_key(e.handler),
        priority = coalesce(e.priority, p.priority),
        rank = rota.rank_of(p.available_at, coalesce(e.priority, p.priority), e.pool),
@@ -287,7 +288,11 @@ WITH gone AS (
   DELETE FROM rota.pending WHERE shard = $shard AND job_uid = $job_uid
   RETURNING shard, job_uid, scheduled_for, attempt)
 UPDATE rota.run r SET outcome = 'cancelled', finished_at = $now, attempt = gone.attempt, reason = $reason
-  FROM gone WHERE r.shard = gone.shard AND r.job_uid = gone.job_uid AND r.scheduled_for = gone.scheduled_for
+  FROM gone
+ CROSS JOIN LATERAL (
+       SELECT x.tableoid, x.ctid FROM rota.run x
+        WHERE x.shard = gone.shard AND x.job_uid = gone.job_uid AND x.scheduled_for = gone.scheduled_for LIMIT 1) at
+ WHERE r.scheduled_for = gone.scheduled_for AND r.tableoid = at.tableoid AND r.ctid = at.ctid
 RETURNING r.scheduled_for;
 
 -- name: note_skipped

@@ -45,5 +45,7 @@ RETURNING s.shard;
 DELETE FROM rota.scheduler WHERE scheduler_id = $scheduler_id RETURNING scheduler_id;
 
 -- name: forget_lapsed_schedulers
--- Rows of schedulers that have been gone for long: nobody reads them any more.
-DELETE FROM rota.scheduler WHERE expires_at <= $before RETURNING scheduler_id;
+-- Rows of schedulers that have been gone for long, at most $limit: nobody reads them any more.
+DELETE FROM rota.scheduler WHERE ctid = ANY (ARRAY (
+       SELECT ctid FROM rota.scheduler WHERE expires_at <= $before LIMIT $limit FOR UPDATE SKIP LOCKED))
+RETURNING scheduler_id;

@@ -72,7 +72,8 @@ SELECT w.pool, w.draining_at IS NOT NULL AS is_draining, w.tenant_id IS NOT NULL
 
 -- name: why_queue
 -- What goes before a run that can start: its tenant's open runs of better rank in its pool, at most $most, and the other
--- tenants that have open runs there, at most $most_tenants, with their weights. One step down the index finds a tenant.
+-- tenants that have open runs there and are not frozen, at most $most_tenants, with their weights. One step down the
+-- index finds a tenant.
 WITH RECURSIVE turns AS (
   SELECT (SELECT min(p.tenant_id) FROM rota.pending p WHERE p.pool = $pool AND p.gate = 'open') AS tenant_id, 1 AS turn
   UNION ALL
@@ -83,7 +84,8 @@ weighed AS (
   SELECT t.tenant_id, coalesce(own.weight, 1) AS weight
     FROM turns t
     LEFT JOIN LATERAL (SELECT x.weight FROM rota.tenant x WHERE x.tenant_id = t.tenant_id LIMIT 1) own ON true
-   WHERE t.tenant_id IS NOT NULL)
+   WHERE t.tenant_id IS NOT NULL
+     AND NOT EXISTS (SELECT FROM rota.freeze f WHERE f.tenant_id = t.tenant_id AND f.lifted_at IS NULL))
 SELECT (SELECT count(*) FROM (
           SELECT FROM rota.pending p
            WHERE p.pool = $pool AND p.tenant_id = $tenant_id AND p.gate = 'open' AND p.rank < $rank

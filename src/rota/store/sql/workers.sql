@@ -24,7 +24,10 @@ RETURNING draining_at IS NOT NULL AS draining;
 DELETE FROM rota.worker WHERE instance = $instance AND tenant_id IS NOT DISTINCT FROM $tenant_id RETURNING instance;
 
 -- name: forget_lapsed_workers
-DELETE FROM rota.worker WHERE expires_at <= $before RETURNING worker_id;
+-- Rows of workers that have been gone for long, at most $limit.
+DELETE FROM rota.worker WHERE ctid = ANY (ARRAY (
+       SELECT ctid FROM rota.worker WHERE expires_at <= $before LIMIT $limit FOR UPDATE SKIP LOCKED))
+RETURNING worker_id;
 
 -- name: live_workers
 -- The live workers of one tenant, or all.
