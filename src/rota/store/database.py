@@ -155,6 +155,17 @@ class Database:
         return size
 
     @property
+    def sessions(self) -> int:
+        """How many sessions are open."""
+        return sum(pool.get_size() for pool in self._pools.values())
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it is open, and none of its sessions in use."""
+        pools = self._pools.values()
+        return all(not pool.is_closing() and pool.get_size() == pool.get_idle_size() for pool in pools)
+
+    @property
     def way(self) -> Way:
         """What stands between this process and the server."""
         return self._sessions.way

@@ -14,5 +14,6 @@
 from rota.clock import ManualClock
 from rota.testing.cluster import TestCluster
 from rota.testing.kit import KitWorker, RotaKit
+from rota.testing.kits import Kits
 
-__all__ = ["KitWorker", "ManualClock", "RotaKit", "TestCluster"]
+__all__ = ["KitWorker", "Kits", "ManualClock", "RotaKit", "TestCluster"]

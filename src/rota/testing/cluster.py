@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 
 from rota.clock import ManualClock
 from rota.settings import Settings
+from rota.store import spare
 from rota.store.admin import copy_database, drop_database, with_database
 from rota.store.database import Database
 from rota.store.embedded import EmbeddedServer
@@ -19,6 +20,7 @@ from rota.store.migrate import migrate
 from rota.testing.kit import RotaKit
 
 TEMPLATE: Final = "rota_template"
+KEPT_TEMPLATE: Final = "rota_template_kept"
 SETTINGS: Final = {"max_connections": "200", "max_wal_size": "512MB"}
 MEMORY: Final = Path("/dev/shm")
 MEMORY_WANTED: Final = 4 * 1024**3
@@ -34,6 +36,7 @@ class TestCluster:
     def __init__(self, server: EmbeddedServer) -> None:
         self.server = server
         self._numbers = itertools.count(1)
+        self._has_kept_template = False
 
     @classmethod
     @asynccontextmanager
@@ -52,8 +55,7 @@ class TestCluster:
     @asynccontextmanager
     async def database(self) -> AsyncIterator[str]:
         """Yield the DSN of a fresh, migrated database, dropped when the block ends."""
-        name = f"rota_{os.getpid()}_{next(self._numbers)}"
-        await copy_database(self.server.dsn, source=TEMPLATE, name=name)
+        name = await self._copied(TEMPLATE)
         try:
             yield with_database(self.server.dsn, name)
         finally:
@@ -68,6 +70,19 @@ class TestCluster:
                 yield RotaKit(dsn=dsn, database=database, clock=ManualClock(start), settings=settings or Settings())
             finally:
                 await database.close()
+
+    async def kept_database(self) -> str:
+        """Make a migrated database whose rows can be put back; returns its name. It is the caller's to drop."""
+        if not self._has_kept_template:
+            await copy_database(self.server.dsn, source=TEMPLATE, name=KEPT_TEMPLATE)
+            await spare.keep(with_database(self.server.dsn, KEPT_TEMPLATE))
+            self._has_kept_template = True
+        return await self._copied(KEPT_TEMPLATE)
+
+    async def _copied(self, template: str) -> str:
+        name = f"rota_{os.getpid()}_{next(self._numbers)}"
+        await copy_database(self.server.dsn, source=template, name=name)
+        return name
 
 
 def _quick_folder() -> Path | None:
