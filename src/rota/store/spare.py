@@ -4,6 +4,7 @@ A fresh copy of a database is quickly made, but whatever a session knows of it (
 anew, which costs tests several times as much.
 """
 
+from importlib.resources import files
 from typing import Any, Final
 
 import asyncpg
@@ -15,72 +16,11 @@ from rota.store.statements import Statement
 ROWS_LIMIT: Final = 5_000
 """Of a test that wrote more rows than this the database is not used again: dead rows would slow down the next."""
 
+# Not among the files' statements, which a migrated database can plan: it has no such function.
 _PUT_BACK: Final = Statement("put_back", "", "SELECT rota_kept.put_back($1, $2) AS sessions", ("own", "rows_limit"))
-
 _SESSIONS: Final = Statement(
     "sessions", "", "SELECT count(*) AS sessions FROM pg_stat_activity WHERE application_name = $1", ("own",)
 )
-
-_MAKE: Final = """
-CREATE SCHEMA rota_kept;
-CREATE TABLE rota_kept.changed (command text NOT NULL);
-
-CREATE FUNCTION rota_kept.note() RETURNS event_trigger
-  LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ BEGIN INSERT INTO rota_kept.changed VALUES (tg_tag); END $$;
-
-DO $make$
-DECLARE
-  name text;
-  deletes text := '';
-  inserts text := '';
-  filled boolean;
-BEGIN
-  FOR name IN SELECT relname FROM pg_class
-               WHERE relnamespace = 'rota'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
-  LOOP
-    deletes := deletes || format('DELETE FROM rota.%I; GET DIAGNOSTICS n = ROW_COUNT; gone := gone + n;', name);
-    EXECUTE format('SELECT EXISTS (SELECT FROM rota.%I)', name) INTO filled;
-    IF filled THEN
-      EXECUTE format('CREATE TABLE rota_kept.%I AS TABLE rota.%1$I', name);
-      inserts := inserts || format('INSERT INTO rota.%I TABLE rota_kept.%1$I;', name);
-    END IF;
-  END LOOP;
-  EXECUTE format($function$
-    -- Make the rows those that the database began with, and end all sessions but `own`. Returns how many these are;
-    -- -1: something that is no row was changed, or too many rows.
-    CREATE FUNCTION rota_kept.put_back(own text, rows_limit bigint) RETURNS integer
-      LANGUAGE plpgsql SET client_min_messages = error SET lock_timeout = '2s'
-    AS $body$
-    DECLARE
-      gone bigint := 0;
-      n bigint;
-    BEGIN
-      PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-        WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> own;
-      PERFORM pg_stat_clear_snapshot();
-      IF EXISTS (SELECT FROM pg_stat_activity
-                  WHERE datname = current_database() AND backend_type = 'client backend' AND application_name <> own)
-         OR EXISTS (SELECT FROM rota_kept.changed)
-         OR EXISTS (SELECT FROM pg_db_role_setting
-                     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()))
-      THEN
-        RETURN -1;
-      END IF;
-      %s
-      IF gone > rows_limit THEN
-        RETURN -1;
-      END IF;
-      %s
-      RETURN count(*) FROM pg_stat_activity
-              WHERE datname = current_database() AND backend_type = 'client backend';
-    END $body$
-  $function$, deletes, inserts);
-END $make$;
-
-CREATE EVENT TRIGGER rota_kept_changes ON ddl_command_end EXECUTE FUNCTION rota_kept.note();
-CREATE EVENT TRIGGER rota_kept_drops ON sql_drop EXECUTE FUNCTION rota_kept.note();
-"""
 
 
 async def keep(dsn: str) -> None:
@@ -88,7 +28,7 @@ async def keep(dsn: str) -> None:
     connection: Any = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT)
     try:
         async with connection.transaction():
-            await connection.execute(_MAKE)
+            await connection.execute(_keep())
     finally:
         await connection.close(timeout=CONNECT_TIMEOUT)
 
@@ -110,3 +50,7 @@ async def put_back(database: Database, *, name: str) -> bool:
         return False
     [row] = await database.fetch(_PUT_BACK, own=name, rows_limit=ROWS_LIMIT)
     return database.is_at_rest and bool(row["sessions"] == database.sessions)
+
+
+def _keep() -> str:
+    return files("rota.store").joinpath("sql", "keep.sql").read_text(encoding="utf-8")
