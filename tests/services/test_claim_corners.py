@@ -10,6 +10,7 @@ import pytest
 from rota.domain.job import Job
 from rota.domain.limit import Limit
 from rota.errors import CommitUnknown, DatabaseUnavailable
+from rota.services import rounds
 from rota.store import claims, parking
 from rota.store.audit import SYSTEM
 from rota.store.claims import Place, Taken
@@ -186,3 +187,37 @@ async def test_a_run_for_a_busy_worker_does_not_keep_a_limit_from_those_of_an_id
             await work.succeed()
             done.append(work)
     assert len(done) == 3, await gates(rota_kit)
+
+
+async def test_a_claim_takes_fewer_runs_where_those_before_had_large_payloads(
+    rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "CLAIM_CHARACTERS", 10_000)
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+
+    async def trigger(times: int, payload: dict[str, Any]) -> None:
+        for _ in range(times):
+            await rota_kit.on_demand.trigger("tick", tenant_id="default", payload=payload)
+            rota_kit.clock.advance(0.001)
+
+    await trigger(30, {"text": "x" * 980})
+    await trigger(30, {"n": 1})
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    assert [len(await worker.claim(limit=limit)) for limit in (5, 100, 100)] == [5, 10, 10]
+    assert len(await worker.claim(limit=100)) == 10, "five large ones, and five small ones"
+    assert len(await worker.claim(limit=100)) > 10
+    rest = await worker.claim(limit=100)
+    assert await worker.claim(limit=100) == []
+    assert (await leases(rota_kit), len(rest) > 0) == (60, True)
+
+
+async def test_a_run_that_is_larger_than_a_claim_is_to_be_travels_alone(
+    rota_kit: RotaKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "CLAIM_CHARACTERS", 10)
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    for _ in range(3):
+        await rota_kit.on_demand.trigger("tick", tenant_id="default", payload={"text": "x" * 980})
+        rota_kit.clock.advance(0.001)
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    assert [len(await worker.claim(limit=limit)) for limit in (1, 9, 9, 9)] == [1, 1, 1, 0]

@@ -59,7 +59,8 @@ class Dispatch:
         self, *, worker_id: str, pool: str, handlers: frozenset[str], limit: int, tenant_id: str | None = None,
         claim_id: UUID | None = None,
     ) -> list[Claim]:  # fmt: skip
-        """Return at most `limit` runs: those of a tenant, best rank first, or those of all, who take turns.
+        """Return at most `limit` runs: those of a tenant, best rank first, or those of all, who take turns. It is fewer
+        where their payloads are large, as the claim before showed.
 
         A handler `*` means any but shell commands and HTTP targets, `http` means all HTTP targets. The same `claim_id`
         of the same worker gives what its first call took, as far as it is still leased, whatever else is asked. Raises
@@ -123,9 +124,9 @@ class Dispatch:
         began = self._clock.monotonic()
         if round_.is_resting(began):
             return []
-        scan = asked.limit
+        most = scan = round_.fitting(asked.limit)
         for number in range(LOOKS):
-            wanted = asked.limit - len(taking.claims)
+            wanted = most - len(taking.claims)
             tokens = _new_tokens(max(wanted, scan))
             if number > 0:
                 now = self._clock.now()
@@ -163,7 +164,7 @@ class Dispatch:
                     round_.found_nothing(took=at - began, monotonic=at)
                 break
             # What is noted under a claim's id is one look's, the first that takes something.
-            if len(taking.claims) >= asked.limit or (taking.claims and key is not None):
+            if len(taking.claims) >= most or (taking.claims and key is not None):
                 break
         return taking.claims
 

@@ -9,6 +9,7 @@ worth: twice, since those with whom a batch ends in mid-round are first at the n
 from dataclasses import replace
 from typing import Final
 
+from rota.domain.attempt import CLAIM_LIMIT
 from rota.store.claims import BOTTOM, Place, Taken
 
 FULL_SCAN_INTERVAL: Final = 1.0
@@ -25,6 +26,9 @@ LONG_LOOK: Final = 0.02
 REST: Final = 4
 """How many times as long as such a look took nobody looks again."""
 LONGEST_REST: Final = 1.0
+
+CLAIM_CHARACTERS: Final = 4 << 20
+"""The most of payloads that one claim is to take, by what the claim before it took: those of a pool are alike."""
 
 LIMITED_TIME: Final = 1.0
 """Seconds for which claims reckon with limits after runs under limits stood in front."""
@@ -44,6 +48,7 @@ class Round:
         self._reach = 1
         self._rests_until = float("-inf")
         self._limited_until = float("-inf")
+        self._fitting: int | None = None
 
     def has_limited(self, monotonic: float) -> bool:
         """Tell whether the next look is to reckon with limits: runs that are under some stood in front just now."""
@@ -62,6 +67,10 @@ class Round:
         if took >= LONG_LOOK:
             self._rests_until = monotonic + min(REST * took, LONGEST_REST)
 
+    def fitting(self, limit: int) -> int:
+        """Return how many of so many runs a claim is to take: a hundred may have twenty megabytes of payload."""
+        return limit if self._fitting is None else min(limit, self._fitting)
+
     def place(self, monotonic: float, *, limit: int) -> Place:
         """Return where a claim of so many runs begins."""
         if monotonic - self._full_scan_at >= FULL_SCAN_INTERVAL:
@@ -74,6 +83,9 @@ class Round:
 
     def move(self, taken: Taken, *, limit: int) -> None:
         """Take note of a claim."""
+        if taken.claims:
+            likely = max(1, CLAIM_CHARACTERS * len(taken.claims) // max(1, taken.characters))
+            self._fitting = likely if likely < CLAIM_LIMIT else None
         is_short = len(taken.claims) < limit
         # One after the other may have nothing but what other workers know: ever more of them are passed by.
         is_left = bool(taken.refusals) or taken.has_limited

@@ -77,7 +77,7 @@ class Taken:
     """What a claim took, in the order of the turns, what it was refused, and where the round goes on.
 
     `highest` is the last one's highest rank. `has_more`: there may be more than a short claim took. `has_limited`: runs
-    under limits stood in front, and were left where they are.
+    under limits stood in front, and were left where they are. `characters` is the length of all payloads.
     """
 
     claims: list[Claim]
@@ -87,6 +87,7 @@ class Taken:
     has_more: bool
     refusals: Sequence[Refusal] = ()
     has_limited: bool = False
+    characters: int = 0
 
 
 _CLAIMED: Final = itemgetter(
@@ -132,6 +133,7 @@ async def claim_runs(
         highest=None if last is None else last["rank"],
         has_more=end["has_more"],
         has_limited=not with_limits and end["has_limited"],
+        characters=sum(len(row["payload"] or "") for row in runs),
     )
 
 
