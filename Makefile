@@ -7,7 +7,7 @@ TEST_STAMP := $(VENV)/.installed-test
 # The locks are whole, so there is nothing to resolve; a module is compiled when it is first imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 
-.PHONY: help install install-test venv-module up test check bench demo lock clean
+.PHONY: help install install-test venv-module up test check bench bench-compare demo lock clean
 
 help:
 	@echo "make up       all of Rota in one process, on an embedded PostgreSQL; Ctrl-C ends it"
@@ -15,6 +15,7 @@ help:
 	@echo "make check    lint, types and the floors of the house"
 	@echo "make test     the whole test suite"
 	@echo "make bench    the benchmarks, see docs/benchmarks.md"
+	@echo "make bench-compare  Rota beside other job queues and a yardstick; installs them in a cache folder"
 	@echo "make lock     pin the dependencies anew"
 	@echo "make clean    remove what was installed and built"
 
@@ -61,6 +62,9 @@ check: install-test
 
 bench: install-test
 	@$(BIN)/python -m benchmarks
+
+bench-compare: install-test
+	@$(BIN)/python -m benchmarks compare $(ARGS)
 
 # Writes the locks anew: hashes, no index and no file addresses.
 PIP_COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-annotate \

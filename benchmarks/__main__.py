@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME...]`: all benchmarks, or those named."""
+"""`python -m benchmarks [NAME...]`: all benchmarks, or those named; `compare` is Rota beside others, see there."""
 
 import sys
 
@@ -6,6 +6,7 @@ import structlog
 import uvloop
 
 from benchmarks import fleet, flow, http, recurring, scale, services, trouble
+from benchmarks.compare import command
 from benchmarks.harness import Benchmark, bench, note
 
 # Name -> what runs, and whether a manual clock drives it.
@@ -45,10 +46,12 @@ async def run(names: list[str]) -> None:
 
 def main() -> None:
     """Run what the command line names."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    if sys.argv[1:2] == ["compare"]:
+        sys.exit(command.main(sys.argv[2:]))
     names = sys.argv[1:] or list(BENCHMARKS)
     if unknown := [name for name in names if name not in BENCHMARKS]:
-        sys.exit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)}")
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+        sys.exit(f"unknown benchmark {', '.join(unknown)}; known are {', '.join(BENCHMARKS)} and compare")
     uvloop.run(run(names))
 
 

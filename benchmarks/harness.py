@@ -19,12 +19,19 @@ from rota.store.embedded import EmbeddedServer
 from rota.store.migrate import migrate
 
 Benchmark = Callable[["Bench"], Awaitable[None]]
+Tell = Callable[[str, float, str], None]
+"""Takes a figure: name, value, unit."""
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STOPWATCH = SystemClock()
 SHARED_BUFFERS = "1GB"
 """Enough for the jobs of a million definitions, as an operator would set it; the embedded default is 256 MB."""
 EVERY_5_MINUTES = '{"kind": "interval", "every": "5m"}'
+
+
+def print_figure(name: str, value: float, unit: str) -> None:
+    """Print one figure as a JSON line."""
+    print(json.dumps({"name": name, "value": round(value, 4), "unit": unit}), flush=True)
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,11 @@ class Bench:
     clock: Clock
     name: str
     server: EmbeddedServer
+    tell: Tell = print_figure
 
     def say(self, measure: str, value: float, unit: str) -> None:
-        """Print one figure."""
-        print(json.dumps({"name": f"{self.name}.{measure}", "value": round(value, 4), "unit": unit}), flush=True)
+        """Tell one figure."""
+        self.tell(f"{self.name}.{measure}", value, unit)
 
     async def execute(self, sql: str, *values: Any) -> Any:
         """Run setup SQL."""
@@ -62,20 +70,30 @@ async def bench(name: str, *, manual: bool) -> AsyncIterator[Bench]:
     """Yield a benchmark's database: fresh, migrated, durable."""
     folder = Path(tempfile.mkdtemp(prefix="rota-bench-"))
     try:
-        async with EmbeddedServer(folder, settings={"shared_buffers": SHARED_BUFFERS}) as server:
-            now = START if manual else STOPWATCH.now()
-            await migrate(server.dsn, now=now)
-            async with await Database.connect(server.dsn) as database:
-                clock: Clock
-                if manual:
-                    clock = ManualClock(START)
-                else:
-                    clock = DatabaseClock()
-                    await database.measure(clock)
-                rota = assemble(Settings(), dsn=server.dsn, database=database, clock=clock)
-                yield Bench(rota=rota, clock=clock, name=name, server=server)
+        async with (
+            EmbeddedServer(folder, settings={"shared_buffers": SHARED_BUFFERS}) as server,
+            bench_at(server, server.dsn, name, manual=manual) as b,
+        ):
+            yield b
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def bench_at(
+    server: EmbeddedServer, dsn: str, name: str, *, manual: bool, tell: Tell = print_figure
+) -> AsyncIterator[Bench]:
+    """Yield a benchmark on an empty database of a server that runs already."""
+    await migrate(dsn, now=START if manual else STOPWATCH.now())
+    async with await Database.connect(dsn) as database:
+        clock: Clock
+        if manual:
+            clock = ManualClock(START)
+        else:
+            clock = DatabaseClock()
+            await database.measure(clock)
+        rota = assemble(Settings(), dsn=dsn, database=database, clock=clock)
+        yield Bench(rota=rota, clock=clock, name=name, server=server, tell=tell)
 
 
 async def make_jobs(
