@@ -116,7 +116,7 @@ def delays_in_window(starts: list[tuple[float, str]], *, first: float, seconds: 
     """Return how late the starts were whose slots lie in the window.
 
     Of a peer that names no slot ("-") it is the second in which the start lies, or the next, if that is less than a
-    tenth of a second away: started too early.
+    tenth of a second away: started too early. So such a peer is never seen to be a second late.
     """
     slots = [((at + 0.1) // 1 if slot == "-" else float(slot), at) for at, slot in starts]
     return [at - slot for slot, at in slots if first <= slot < first + seconds]

@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 import uvloop
 
-from benchmarks.compare.inside.peer import BULK, DSN, batches, main, stopwatch, timed
+from benchmarks.compare.inside.peer import BULK, DSN, batches, for_ever, main, stopwatch, timed
 
 SLOT: Final = datetime(2026, 11, 29, tzinfo=UTC)
 BATCH: Final = 100
@@ -117,8 +117,9 @@ async def claim(count: str, size: str) -> None:
 
 
 async def work() -> None:
-    """Claim, run a no-op handler in a task of its own and settle, until nothing is left."""
+    """Claim, run a no-op handler in a task of its own and settle, until nothing is left; then stay, to be measured."""
     await Loop(await asyncpg.connect(DSN), await asyncpg.connect(DSN), f"w{os.getpid()}").run()
+    await for_ever()
 
 
 class Loop:
