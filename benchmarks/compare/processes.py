@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.harness import STOPWATCH
+
 END_LIMIT: Final = 10.0
 """Seconds that a process has to end when it is told to; then it is killed, with all that it started."""
 ASK_LIMIT: Final = 300.0
 _PROC: Final = Path("/proc")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _TAIL: Final = 600
+_LOOK: Final = 0.01
 
 
 class PeerFailed(Exception):
@@ -30,6 +33,8 @@ class _Stat:
     parent: int
     started: int
     seconds: float
+    has_ended: bool
+    """Nobody has asked for its end yet: a zombie."""
 
 
 def cpu_below(*roots: int) -> float:
@@ -109,12 +114,19 @@ async def _end(processes: Iterable[asyncio.subprocess.Process]) -> None:
     except TimeoutError:
         pass
     finally:
-        stats = _stats()
-        for pid, began in below.items():
-            if pid in stats and stats[pid].started == began:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for pid in _still(below):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     await asyncio.gather(*(process.wait() for process in alive))
+    killed_at = STOPWATCH.monotonic()
+    while _still(below) and STOPWATCH.monotonic() - killed_at < END_LIMIT:
+        await STOPWATCH.sleep(_LOOK)
+
+
+def _still(began: Mapping[int, int]) -> list[int]:
+    """Return which of the processes, told by their ids and when they were started, have not ended."""
+    stats = _stats()
+    return [pid for pid, at in began.items() if pid in stats and stats[pid].started == at and not stats[pid].has_ended]
 
 
 def _stats() -> dict[int, _Stat]:
@@ -125,7 +137,9 @@ def _stats() -> dict[int, _Stat]:
                 # What follows the name, which may hold anything: state, parent, ...
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 seconds = sum(int(field) for field in fields[11:15]) / _TICKS
-                found[int(entry.name)] = _Stat(parent=int(fields[1]), started=int(fields[19]), seconds=seconds)
+                found[int(entry.name)] = _Stat(
+                    parent=int(fields[1]), started=int(fields[19]), seconds=seconds, has_ended=fields[0] in "ZX"
+                )
     return found
 
 
