@@ -4,7 +4,7 @@
 Rota: a handler raises them to say what should become of its run.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Self
 from uuid import UUID
@@ -36,6 +36,14 @@ class InvalidInput(RotaError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild_invalid, (type(self), self.field, self.reason, self.hint))
+
+
+def place_of(parts: Iterable[int | str]) -> str:
+    """Return where a value stands, such as `items[3].payload`, from the names and numbers that lead to it."""
+    place = ""
+    for part in parts:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
+    return place
 
 
 def _rebuild_invalid(kind: type[InvalidInput], field: str, reason: str, hint: str | None) -> InvalidInput:

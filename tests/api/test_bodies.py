@@ -111,9 +111,9 @@ def test_openapi_knows_the_fields_of_a_job() -> None:
     ("text", "field", "reason"),
     [
         (b'{"handler": "a", "pool": "p", "handler": "b"}', "handler", "is given twice"),
-        (b'{"jobs": [{"job_id": "a"}, {"payload": {"n": 1, "n": 2}}]}', "jobs.1.payload.n", "is given twice"),
-        (b'{"jobs": [{"payload": {"text": "a\\u0000"}}]}', "jobs.0.payload.text", "holds a NUL"),
-        (b'{"payload": {"n": [1, 1e999]}}', "payload.n.1", "too large"),
+        (b'{"jobs": [{"job_id": "a"}, {"payload": {"n": 1, "n": 2}}]}', "jobs[1].payload.n", "is given twice"),
+        (b'{"jobs": [{"payload": {"text": "a\\u0000"}}]}', "jobs[0].payload.text", "holds a NUL"),
+        (b'{"payload": {"n": [1, 1e999]}}', "payload.n[1]", "too large"),
         (b'"\\ud800"', "body", "surrogate"),
     ],
 )

@@ -1,5 +1,7 @@
 """Every route of the API, as a caller with all scopes of one tenant meets it."""
 
+from typing import Any
+
 from tests.api.conftest import Caller, Served
 from tests.services.stories import execute
 
@@ -51,8 +53,34 @@ async def test_a_batch_is_put_whole_or_not_at_all(me: Caller) -> None:
     refused = await me.post(
         "/v1/jobs:batch", {"jobs": [{"job_id": "j-9", "handler": "h"}, {"job_id": "", "handler": "h"}]}
     )
-    assert (refused.status, refused.json["field"]) == (422, "jobs.1.job_id")
+    assert (refused.status, refused.json["field"]) == (422, "jobs[1].job_id")
     assert (await me.get("/v1/jobs/j-9")).status == 404
+
+
+async def test_runs_of_a_batch_are_made_in_order_and_its_faults_are_named(me: Caller) -> None:
+    for name in ("a", "b"):
+        await me.put_job(name)
+    items: list[dict[str, Any]] = [{"payload": {"n": n}, "idempotency_key": f"k{n}"} for n in range(1000)]
+    made = (await me.post("/v1/jobs/a/runs:batch", {"items": items})).ok()["runs"]
+    assert ({one["outcome"] for one in made}, len({one["run_id"] for one in made})) == ({"created"}, 1000)
+    again = (await me.post("/v1/jobs/a/runs:batch", {"items": items[::-1]})).ok()["runs"]
+    assert [one["run_id"] for one in again] == [one["run_id"] for one in made[::-1]]
+    assert (await me.get(f"/v1/runs/{made[7]['run_id']}")).ok()["payload"] == {"n": 7}
+    mixed = (await me.post("/v1/runs:batch", {"items": [{"job_id": "b"}, {"job_id": "a"}]})).ok()["runs"]
+    assert [(one["job_id"], one["outcome"]) for one in mixed] == [("b", "created"), ("a", "created")]
+    for path, faulty, field in [
+        ("/v1/jobs/a/runs:batch", [{}] * 1001, "items"),
+        ("/v1/jobs/a/runs:batch", [], "items"),
+        ("/v1/jobs/a/runs:batch", [{}, {}, {}, {"payload": 1}], "items[3].payload"),
+        ("/v1/jobs/a/runs:batch", [{}, {"payload": {"x": "x" * 263_000}}], "items[1].payload"),
+        ("/v1/jobs/a/runs:batch", [{"job_id": "a"}], "items[0].job_id"),
+        ("/v1/runs:batch", [{"job_id": "a"}, {}], "items[1].job_id"),
+        ("/v1/runs:batch", [{"job_id": "a", "scheduled_for": "2026-01-01T00:00:00"}], "items[0].scheduled_for"),
+    ]:
+        refused = await me.post(path, {"items": faulty})
+        assert (refused.status in (413, 422), refused.json["field"]) == (True, field)
+    assert (await me.post("/v1/jobs/unknown/runs:batch", {"items": [{}]})).status == 404
+    assert (await me.post("/v1/runs:batch", {"items": [{"job_id": "a"}, {"job_id": "c"}]})).status == 404
 
 
 async def test_jobs_come_in_pages(me: Caller) -> None:

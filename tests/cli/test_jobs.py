@@ -25,6 +25,47 @@ def ids(document: dict[str, Any]) -> list[str]:
     return [job["job_id"] for job in document["jobs"]]
 
 
+def test_each_line_of_a_file_of_payloads_is_a_run(rota: Cli, tmp_path: Path) -> None:
+    rota("job", "put", "-", typed=json.dumps(ON_DEMAND))
+    file = tmp_path / "payloads.jsonl"
+    file.write_text('{"n": 1}\r\n\n{"n": 123456789012345678901234567890, "t": "a\u2028b"}\n', encoding="utf-8")
+    said = rota("job", "run", "on-demand", "--payloads", str(file), "--idempotency-key", "load-1")
+    assert (said.code, said.out.strip()) == (0, "2 lines: 2 runs in the queue")
+    with file.open("a", encoding="utf-8") as more:
+        more.write('{"n": 3}')
+    said = rota("job", "run", "on-demand", "--payloads", str(file), "--idempotency-key", "load-1")
+    assert (said.code, said.out.strip()) == (0, "3 lines: 1 run in the queue, 2 made before")
+    made = rota.json("job", "run", "on-demand", "--payloads", "-", typed='{"n": 1}\n{"n": 1}')["runs"]
+    assert [one["outcome"] for one in made] == ["created", "created"]
+    run = rota.json("run", "show", made[0]["run_id"])
+    assert (run["payload"], run["state"]) == ({"n": 1}, "pending")
+    assert len(rota.json("run", "list", "--job", "on-demand")["runs"]) == 5
+    file.write_text('{"n": 1}\n\n{"n": 4}\n')
+    said = rota("job", "run", "on-demand", "--payloads", str(file), "--idempotency-key", "load-1")
+    assert said.code == 1
+    assert "line 3: the key stands for another request, which made run " in said.out
+
+
+@pytest.mark.parametrize(
+    ("typed", "words", "trouble"),
+    [
+        ("", (), "payloads: '-' has no lines"),
+        ('{"n": 1}\n[1]\n', (), "line 2: must be a JSON object"),
+        ('{"n": 1}\n\n{"n"', (), "line 3: is not JSON"),
+        ('{"n": 1}\n{"t": "\\u0000"}', (), "payload: "),
+        ('{"n": 1}', ("--payload", "{}"), "payload: does not go with --payloads"),
+        ('{"n": 1}', ("--at", "2035-01-01T00:00:00Z"), "at: does not go with --payloads"),
+        ('{"n": 1}', ("--wait",), "wait: does not go with --payloads"),
+    ],
+)
+def test_payloads_that_are_none_make_no_run(rota: Cli, typed: str, words: tuple[str, ...], trouble: str) -> None:
+    rota("job", "put", "-", typed=json.dumps(ON_DEMAND))
+    said = rota("job", "run", "on-demand", "--payloads", "-", *words, typed=typed)
+    assert said.code == 2
+    assert trouble in said.err
+    assert rota.json("run", "list", "--job", "on-demand")["runs"] == []
+
+
 def test_a_file_of_jobs_goes_in_and_again_changes_nothing(rota: Cli, tmp_path: Path) -> None:
     file = tmp_path / "jobs.json"
     file.write_text(json.dumps([NIGHTLY, ON_DEMAND]))

@@ -1,6 +1,7 @@
 """What the client sends, to whom, and how often."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -252,6 +253,31 @@ async def test_jobs_are_put_in_batches_that_are_neither_too_many_nor_too_large(c
     assert len(await client.put_jobs_in_parts([*small, *large])) == 3
     assert [len(asked.document["jobs"]) for asked in stub.asked] == [1000, 11, 1]
     assert "tenant_id" not in stub.asked[0].document["jobs"][0]
+
+
+async def test_many_runs_are_made_in_calls_that_are_neither_too_many_nor_too_large(client: Client, stub: Stub) -> None:
+    run = {"run_id": str(UUID(int=1)), "job_id": "j", "scheduled_for": "2026-01-01T00:00:00Z", "outcome": "created"}
+    stub.say(no_answer, answer({"runs": [run]}))
+    small: list[dict[str, Any]] = [{} for _ in range(1001)]
+    large = [{"payload": {"x": "x" * 200_000}, "idempotency_key": f"k{number}"} for number in range(11)]
+    assert len(await client.trigger_many("j", [*small, *large])) == 3
+    lost, *parts = stub.asked
+    assert [len(asked.document["items"]) for asked in parts] == [1000, 11, 1]
+    # A lost answer is asked for again, under the very keys that the client made.
+    assert lost.document == parts[0].document
+    keys = [item["idempotency_key"] for asked in parts for item in asked.document["items"]]
+    assert len(set(keys)) == 1012
+    assert keys[-11:] == [item["idempotency_key"] for item in large]
+
+
+async def test_a_refusal_of_a_later_part_names_the_item_in_the_whole_list(client: Client, stub: Stub) -> None:
+    run = {"run_id": str(UUID(int=1)), "job_id": "j", "scheduled_for": "2026-01-01T00:00:00Z", "outcome": "created"}
+    stub.say(
+        answer({"runs": [run] * 1000}), problem(422, "invalid-input", "items[7].payload: no", field="items[7].payload")
+    )
+    with pytest.raises(InvalidInput) as refused:
+        await client.trigger_many("j", [{}] * 1500)
+    assert refused.value.field == "items[1007].payload"
 
 
 async def test_a_put_that_no_one_call_carries_is_refused_before_any_job_of_it_is_put(

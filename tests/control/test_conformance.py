@@ -37,7 +37,7 @@ from rota.testing import RotaKit
 from rota.wire.access import Scope
 from rota.wire.control import Control
 from rota.wire.jobs import JobFilterQuestion
-from rota.wire.runs import RunFilterQuestion
+from rota.wire.runs import RunFilterQuestion, RunItem, RunOfJobItem
 from tests.client.served import lossy, served
 
 FAR = datetime(2035, 1, 1, tzinfo=UTC)
@@ -354,6 +354,52 @@ async def test_a_trigger_is_made_once_under_its_key(control: Control, rota_kit: 
     await refused(InvalidInput, control.trigger("j", payload={"a": "\x00"}), field="payload")
     await refused(InvalidInput, control.trigger("j", scheduled_for=datetime(2026, 1, 1)), field="scheduled_for")
     await work.succeed()
+
+
+async def test_many_runs_say_what_each_came_to(controls: Controls, rota_kit: RotaKit) -> None:
+    control = controls.master
+    await control.put_job(Job(job_id="j", handler="h", payload={"own": 1}))
+    await control.put_job(Job(job_id="k/ü", handler="h"))
+    alone = await control.trigger("j", scheduled_for=FAR)
+    items: list[dict[str, Any]] = [
+        {"payload": {"n": 10**30, "t": "é"}, "idempotency_key": "a"}, {}, {"scheduled_for": FAR},
+        {"idempotency_key": "a"}, {"payload": {"n": 10**30, "t": "é"}, "idempotency_key": "a"},
+    ]  # fmt: skip
+    made = await control.trigger_many("j", items)
+    assert [one.outcome for one in made] == ["created", "created", "taken", "reused", "repeated"]
+    assert (made[2].run_id, made[3].run_id, made[4].run_id) == (alone.run_id, made[0].run_id, made[0].run_id)
+    mixed = await control.trigger_runs([{"job_id": "k/ü"}, RunOfJobItem(job_id="j", scheduled_for=FAR)])
+    assert [(one.job_id, one.outcome) for one in mixed] == [("k/ü", "created"), ("j", "taken")]
+    assert [one.outcome for one in await control.trigger_many("k/ü", [RunItem()] * 2500)] == ["created"] * 2500
+    claimed = {
+        work.claim.run_id: work.claim.payload for work in await rota_kit.worker("w", handlers=["h"]).claim(limit=3)
+    }
+    assert [claimed[one.run_id] for one in (made[0], made[1], mixed[0])] == [{"n": 10**30, "t": "é"}, {"own": 1}, {}]
+    await refused(Forbidden, controls.reader.trigger_many("j", [{}]))
+    await refused(NotFound, controls.stranger.trigger_many("j", [{}]))
+
+
+async def test_what_is_wrong_with_one_of_many_runs_is_named_by_its_place(control: Control) -> None:
+    await control.put_job(Job(job_id="j", handler="h"))
+
+    async def named(item: dict[str, Any], field: str, *, at: int = 1) -> None:
+        items: list[dict[str, Any]] = [{} for _ in range(at)]
+        await refused(InvalidInput, control.trigger_many("j", [*items, item]), field=field)
+        runs = [{"job_id": "j", **one} for one in (*items, item)]
+        await refused(InvalidInput, control.trigger_runs(runs), field=field)
+
+    await named({"payload": {"a": "\x00"}}, "items[1].payload")
+    await named({"payload": [1]}, "items[1].payload")
+    await named({"colour": "red"}, "items[1].colour")
+    await named({"scheduled_for": datetime(2026, 1, 1)}, "items[1].scheduled_for")
+    await named({"scheduled_for": datetime(2099, 1, 1, tzinfo=UTC)}, "items[1].scheduled_for")
+    await named({"idempotency_key": ""}, "items[1].idempotency_key")
+    assert (await control.job_runs("j")).runs == ()
+    await refused(InvalidInput, control.trigger_many("j", []), field="items")
+    await refused(InvalidInput, control.trigger_runs([{}]), field="items[0].job_id")
+    error = await refused(NotFound, control.trigger_runs([{"job_id": "j"}, {"job_id": "unknown"}]))
+    assert "items[1]: there is no job 'unknown'" in str(error)
+    assert (await control.job_runs("j")).runs == ()
 
 
 async def test_fifty_triggers_at_once_with_one_key_make_one_run(control: Control) -> None:

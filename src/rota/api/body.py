@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from starlette.requests import Request
 
 from rota.api.problems import Malformed, UnsupportedMedia
-from rota.errors import InvalidInput, TooLarge, TooManyCalls
+from rota.errors import InvalidInput, TooLarge, TooManyCalls, place_of
 from rota.services.turns import Turns
 
 BODY_LIMIT: Final = 1 << 20
@@ -130,7 +130,7 @@ def parse(content: bytes) -> Any:
     try:
         _check(value, depth=0)
     except _Refused as refused:
-        raise InvalidInput(".".join(reversed(refused.path)) or "body", refused.reason) from None
+        raise InvalidInput(place_of(reversed(refused.path)) or "body", refused.reason) from None
     return value
 
 
@@ -173,7 +173,7 @@ class _Refused(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.path: list[str] = []
+        self.path: list[int | str] = []
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _check(value: object, *, depth: int) -> None:
                 try:
                     _check(member, depth=depth + 1)
                 except _Refused as refused:
-                    refused.path.append(str(number))
+                    refused.path.append(number)
                     raise
 
 

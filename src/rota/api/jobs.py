@@ -202,7 +202,7 @@ async def _jobs(call: Call, definitions: Sequence[dict[str, Any]]) -> list[Job]:
             try:
                 jobs.append(_job(call, definition))
             except InvalidInput as error:
-                raise error.at(f"jobs.{number}") from None
+                raise error.at(f"jobs[{number}]") from None
         return jobs
 
     # A thousand definitions take up to a second, which nobody else of this process waits for.

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
 from rota import errors
-from rota.errors import InvalidInput, RotaError, TooManyCalls
+from rota.errors import InvalidInput, RotaError, TooManyCalls, place_of
 
 MEDIA_TYPE: Final = "application/problem+json"
 ERRORS_PAGE: Final = "/errors"
@@ -178,5 +178,6 @@ def _detail(error: RotaError) -> str:
 
 
 def _field(place: Sequence[int | str]) -> str:
-    """Return where a fault is, such as `reports.3.status`, without the word for the part of the request."""
-    return ".".join(str(part)[:NAME_SHOWN] for part in place[1:]) or str(place[0])
+    """Return where a fault is, such as `reports[3].status`, without the word for the part of the request."""
+    shown = (part if isinstance(part, int) else part[:NAME_SHOWN] for part in place[1:])
+    return place_of(shown) or str(place[0])

@@ -7,16 +7,20 @@ from fastapi import Header, Query
 from pydantic import AwareDatetime
 from starlette.responses import Response
 
+from rota.api.body import BATCH_BODY_LIMIT
 from rota.api.calls import Caller, JobId, Routes, Text, answer
 from rota.wire.document import PAGE_LIMIT
 from rota.wire.runs import (
     CancelAnswer,
+    MadeRuns,
     PriorityQuestion,
     ReplayAnswer,
     ReplayQuestion,
     RunDetail,
     RunFilterQuestion,
     RunPage,
+    RunsOfJobsQuestion,
+    RunsQuestion,
     TriggerAnswer,
     TriggerQuestion,
 )
@@ -33,6 +37,14 @@ def register(routes: Routes) -> None:
     routes.add(
         "POST", "/v1/jobs/{job_id:segment}/runs", trigger, needs="runs:operate", gives=TriggerAnswer, status=201,
         also=again, problems=(404, 409),
+    )  # fmt: skip
+    routes.add(
+        "POST", "/v1/jobs/{job_id:segment}/runs:batch", trigger_many, needs="runs:operate", gives=MadeRuns,
+        problems=(404,), body_limit=BATCH_BODY_LIMIT,
+    )  # fmt: skip
+    routes.add(
+        "POST", "/v1/runs:batch", trigger_runs, needs="runs:operate", gives=MadeRuns, problems=(404,),
+        body_limit=BATCH_BODY_LIMIT,
     )  # fmt: skip
     routes.add("GET", "/v1/jobs/{job_id:segment}/runs", list_job_runs, needs="read", gives=RunPage, problems=(404,))
     routes.add("GET", "/v1/runs", list_runs, needs="read", gives=RunPage)
@@ -58,6 +70,22 @@ async def trigger(
         job_id, scheduled_for=asked.scheduled_for, payload=asked.payload, idempotency_key=idempotency_key
     )
     return answer(made, status=201 if made.created else 200)
+
+
+async def trigger_many(call: Caller, job_id: JobId, question: RunsQuestion) -> Response:
+    """Make up to 1,000 runs of a job, in one transaction, and say of each what it came to.
+
+    An item that could not be kept, and a job that is not there, refuse the whole call; a key that stands for another
+    request and a slot that has a run are told of their items. With a key for each item the call can be repeated.
+    """
+    made = await call.control.trigger_many(job_id, question.items)
+    return answer(MadeRuns(runs=tuple(made)))
+
+
+async def trigger_runs(call: Caller, question: RunsOfJobsQuestion) -> Response:
+    """Make up to 1,000 runs of several jobs, in one transaction, and say of each what it came to."""
+    made = await call.control.trigger_runs(question.items)
+    return answer(MadeRuns(runs=tuple(made)))
 
 
 async def list_job_runs(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 import typer
 
 from rota.cli.boundary import NO
+from rota.cli.job_runs import run_payloads
 from rota.cli.options import Call, duration_of, instant_of, object_of
 from rota.cli.output import counted, instant
 from rota.cli.views import jobs_table, values_of
@@ -159,6 +160,10 @@ async def run(
     payload: Annotated[
         str | None, typer.Option(help="A JSON object for this run alone. (default: the job's own)")
     ] = None,
+    payloads: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A run for each line of a file of JSON objects. (-: standard input)"),
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Run again with the same key, it answers with the run that it made.")
     ] = None,
@@ -176,12 +181,21 @@ async def run(
     everything: Everything = False,
     yes: Yes = False,
 ) -> int | None:
-    """Make one run of a job, or of each that a filter means, now or at a slot; of paused ones too."""
+    """Make one run of a job, or of each that a filter means, now or at a slot; of paused ones too.
+
+    With --payloads it makes one for each line of a file, all now.
+    """
     slot, content = instant_of(at, field="at"), object_of(payload, field="payload")
     patience = duration_of(timeout, field="timeout")
     if patience is not None and not wait:
         raise InvalidInput("timeout", "belongs to --wait", hint="leave it out, or say --wait")
     where = _filter(job_id, prefix, label, handler, source, orphaned=orphaned, everything=everything)
+    if payloads is not None:
+        for field, is_given in (("payload", payload), ("at", at), ("wait", wait), ("job_id", job_id is None)):
+            if is_given:
+                raise InvalidInput(field, "does not go with --payloads", hint="many runs of one job, all now")
+        assert job_id is not None, "without a filter there is an id"
+        return await run_payloads(call, job_id, payloads, key=idempotency_key)
     if where is not None:
         if wait or idempotency_key is not None:
             raise InvalidInput("wait" if wait else "idempotency_key", "is about one job", hint="name it by its id")

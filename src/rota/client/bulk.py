@@ -1,10 +1,15 @@
 """The part of the client that is about many jobs or runs at once."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
-from rota.client.caller import Caller, asked
+from rota.client.address import segment
+from rota.client.caller import PART_BYTES, Caller, asked, in_parts, json_of
+from rota.domain.job import check_payload
+from rota.errors import InvalidInput
 from rota.wire.jobs import (
     JobFilterQuestion,
     ManyAnswer,
@@ -14,7 +19,17 @@ from rota.wire.jobs import (
     ResumeManyQuestion,
     TriggerManyQuestion,
 )
-from rota.wire.runs import CancelManyAnswer, CancelManyQuestion, RunFilterQuestion
+from rota.wire.runs import (
+    RUNS_LIMIT,
+    CancelManyAnswer,
+    CancelManyQuestion,
+    MadeRun,
+    MadeRuns,
+    RunFilterQuestion,
+    RunItem,
+    RunOfJobItem,
+    run_items,
+)
 
 
 class BulkCalls(Caller):
@@ -62,9 +77,57 @@ class BulkCalls(Caller):
         )  # fmt: skip
         return await self._call("POST", "/v1/jobs:trigger", question=question, answer=ManyAnswer)
 
+    async def trigger_many(
+        self, job_id: str, items: Sequence[RunItem | Mapping[str, Any]]
+    ) -> list[MadeRun]:  # fmt: skip
+        """Make many runs of a job, and say of each in order what it came to.
+
+            await client.trigger_many("send-welcome", [{"payload": {"customer": n}} for n in customers])
+
+        More than 1,000 are made by several calls, each in one transaction: where a later one is refused, what was made
+        before stays. A call is repeated like a trigger, under keys that the client makes for items without one; only
+        with keys of your own can the same items be given again. Raises NotFound, InvalidInput which names the item,
+        TooLarge, Shed.
+        """
+        return await self._make_runs(f"/v1/jobs/{segment('job_id', job_id)}/runs:batch", run_items(RunItem, items))
+
+    async def trigger_runs(self, items: Sequence[RunOfJobItem | Mapping[str, Any]]) -> list[MadeRun]:
+        """Do the same with runs of several jobs, which the items name."""
+        return await self._make_runs("/v1/runs:batch", run_items(RunOfJobItem, items))
+
+    async def _make_runs(self, path: str, items: Iterable[RunItem]) -> list[MadeRun]:
+        # All are looked at before the first are made.
+        written = [_written(item, number) for number, item in enumerate(items)]
+        made: list[MadeRun] = []
+        for part in in_parts(written, count=RUNS_LIMIT, size=PART_BYTES) if written else [[]]:
+            question = b'{"items":[%s]}' % b",".join(part)
+            try:
+                said = await self._call("POST", path, question=question, answer=MadeRuns, repeatable=True)
+            except InvalidInput as error:
+                raise _counted_on(error, len(made)) from None
+            made += said.runs
+        return made
+
     async def cancel_runs(
         self, where: RunFilterQuestion, *, everything: bool = False, dry_run: bool = False, limit: int = 1000
     ) -> CancelManyAnswer:
         """Cancel runs that wait, and ask the workers of those that run; the audit log gets one entry."""
         question = asked(CancelManyQuestion, filter=where, all=everything, dry_run=dry_run, limit=limit)
         return await self._call("POST", "/v1/runs:cancel", question=question, answer=CancelManyAnswer)
+
+
+def _written(item: RunItem, number: int) -> bytes:
+    """Return an item as it travels, under a key. Raises InvalidInput, which names it."""
+    try:
+        if item.payload is not None:
+            check_payload(item.payload)
+        keyed = item if item.idempotency_key is not None else item.model_copy(update={"idempotency_key": str(uuid4())})
+        return json_of(keyed)
+    except InvalidInput as error:
+        raise error.at(f"items[{number}]") from None
+
+
+def _counted_on(error: InvalidInput, before: int) -> InvalidInput:
+    """Return a part's refusal with the item's place in the whole list."""
+    field = re.sub(r"^items\[(\d+)\]", lambda match: f"items[{int(match[1]) + before}]", error.field)
+    return type(error)(field, error.reason, hint=error.hint)

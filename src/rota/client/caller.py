@@ -1,10 +1,10 @@
 """How every method of the client asks: a question's fields out, a document back, and the one place where both meet."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import ValidationError
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rota.client.address import Address
 from rota.client.transport import Request, Transport
 from rota.clock import Clock, DatabaseClock, SystemClock
-from rota.errors import InvalidInput, RotaError
+from rota.errors import InvalidInput, RotaError, place_of
 from rota.wire.access import MeDocument
 from rota.wire.document import Document, Question
 
@@ -21,6 +21,9 @@ Q = TypeVar("Q", bound=Question)
 
 TIMEOUT = 30.0
 """Seconds for one call with all its tries."""
+
+PART_BYTES: Final = 2 * 1024 * 1024
+"""The most bytes of a part of a longer list, unless a single entry has more."""
 
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 
@@ -101,6 +104,20 @@ class Caller:
             ) from None
 
 
+def in_parts(written: Iterable[bytes], *, count: int, size: int) -> Iterator[list[bytes]]:
+    """Yield what is written in parts of which none is too many or too large, but for one that is so alone."""
+    part: list[bytes] = []
+    held = 0
+    for one in written:
+        if part and (len(part) == count or held + len(one) > size):
+            yield part
+            part, held = [], 0
+        part.append(one)
+        held += len(one)
+    if part:
+        yield part
+
+
 def guarded(if_version: int | None) -> dict[str, str]:
     """Return the header that guards a put: over this version only, or with 0 only where nothing is yet."""
     if if_version is None:
@@ -114,7 +131,7 @@ def asked(kind: type[Q], /, **values: Any) -> Q:
         return kind(**values)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "request"
+        field = place_of(first["loc"]) or "request"
         raise InvalidInput(field, first["msg"]) from None
 
 

@@ -1,13 +1,13 @@
 """The asynchronous client: all that a service, a command or a worker asks of Rota's API."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 from rota.client.address import segment
 from rota.client.bulk import BulkCalls
-from rota.client.caller import asked, guarded, json_of
+from rota.client.caller import PART_BYTES, asked, guarded, in_parts, json_of
 from rota.client.flow import FlowCalls
 from rota.client.freeze import FreezeCalls
 from rota.client.work import WorkerCalls
@@ -60,9 +60,6 @@ PUT_BATCH: Final = 1000
 PUT_BATCH_BYTES: Final = 15 * 1024 * 1024
 """The most bytes of definitions in one call of `put_jobs`."""
 
-PART_BYTES: Final = 2 * 1024 * 1024
-"""The most bytes of a part, unless a single job has more."""
-
 CREATED: Final = 201
 """The status of a trigger that made its run; 200: an earlier one with the same key did."""
 
@@ -98,7 +95,7 @@ class Client(FlowCalls, BulkCalls, FreezeCalls, WorkerCalls):
 
     async def put_jobs(self, jobs: Sequence[Job]) -> list[PutAnswer]:
         """Insert or replace jobs, at most 1,000: all of them, or none. Raises TooLarge for what no one call carries."""
-        parts = list(_batches((json_of(_definition(job)) for job in jobs), size_limit=PUT_BATCH_BYTES))
+        parts = list(in_parts((json_of(_definition(job)) for job in jobs), count=PUT_BATCH, size=PUT_BATCH_BYTES))
         if len(parts) > 1:
             raise TooLarge(
                 "jobs",
@@ -112,7 +109,7 @@ class Client(FlowCalls, BulkCalls, FreezeCalls, WorkerCalls):
 
         What was put before a part that is refused stays; put again, it is not changed.
         """
-        return await self._put(_batches((json_of(_definition(job)) for job in jobs), size_limit=PART_BYTES))
+        return await self._put(in_parts((json_of(_definition(job)) for job in jobs), count=PUT_BATCH, size=PART_BYTES))
 
     async def _put(self, parts: Iterable[list[bytes]]) -> list[PutAnswer]:
         put: list[PutAnswer] = []
@@ -155,7 +152,9 @@ class Client(FlowCalls, BulkCalls, FreezeCalls, WorkerCalls):
         named = json_of([job.job_id for job in jobs] if every_id is None else list(every_id))
         said: DeclareAnswer | None = None
         put: list[PutAnswer] = []
-        for batch in list(_batches((json_of(_definition(job)) for job in jobs), size_limit=PART_BYTES)) or [[]]:
+        for batch in list(in_parts((json_of(_definition(job)) for job in jobs), count=PUT_BATCH, size=PART_BYTES)) or [
+            []
+        ]:
             question = b'{"source":%s,"every_id":%s,"jobs":[%s]}' % (json_of(source), named, b",".join(batch))
             said = await self._call(
                 "POST", "/v1/jobs:declare", question=question, answer=DeclareAnswer, repeatable=True
@@ -411,20 +410,6 @@ def _definition(job: Job) -> dict[str, Any]:
     if job.tenant_id == DEFAULT_TENANT:
         del definition["tenant_id"]
     return definition
-
-
-def _batches(definitions: Iterable[bytes], *, size_limit: int) -> Iterator[list[bytes]]:
-    """Yield definitions in batches of which none is too many or too large."""
-    batch: list[bytes] = []
-    size = 0
-    for definition in definitions:
-        if batch and (len(batch) == PUT_BATCH or size + len(definition) > size_limit):
-            yield batch
-            batch, size = [], 0
-        batch.append(definition)
-        size += len(definition)
-    if batch:
-        yield batch
 
 
 def _key(text: str) -> str:

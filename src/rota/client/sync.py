@@ -151,6 +151,8 @@ class SyncClient:
     preview = blocking(Client.preview)
 
     trigger = blocking(Client.trigger)
+    trigger_many = blocking(Client.trigger_many)
+    trigger_runs = blocking(Client.trigger_runs)
     job_runs = blocking(Client.job_runs)
     list_runs = blocking(Client.list_runs)
     get_run = blocking(Client.get_run)

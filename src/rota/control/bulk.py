@@ -1,6 +1,6 @@
 """The part of the local control that is about many jobs or runs at once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +12,19 @@ from rota.domain.run_filter import RunFilter
 from rota.errors import InvalidInput
 from rota.services.bulk import BulkDone
 from rota.services.definitions import job_filter
+from rota.services.many_runs import AskedRun
 from rota.store.jobs import JobFilter
 from rota.wire.access import Scope
 from rota.wire.jobs import JobFilterQuestion, LeftDocument, ManyAnswer, Missed
-from rota.wire.runs import CancelManyAnswer, RunFilterQuestion
+from rota.wire.runs import (
+    RUNS_LIMIT,
+    CancelManyAnswer,
+    MadeRun,
+    RunFilterQuestion,
+    RunItem,
+    RunOfJobItem,
+    run_items,
+)
 
 
 class BulkControl(Answering):
@@ -72,6 +81,31 @@ class BulkControl(Answering):
             limit=limit, actor=self._principal.actor,
         )  # fmt: skip
         return _done(done, asked)
+
+    async def trigger_many(
+        self, job_id: str, items: Sequence[RunItem | Mapping[str, Any]]
+    ) -> list[MadeRun]:  # fmt: skip
+        return await self._trigger([(job_id, item) for item in run_items(RunItem, items)])
+
+    async def trigger_runs(self, items: Sequence[RunOfJobItem | Mapping[str, Any]]) -> list[MadeRun]:
+        return await self._trigger([(item.job_id, item) for item in run_items(RunOfJobItem, items)])
+
+    async def _trigger(self, items: Sequence[tuple[str, RunItem]]) -> list[MadeRun]:
+        tenant_id = self._tenant("runs:operate")
+        asked = [
+            AskedRun(
+                job_id=job_id, scheduled_for=item.scheduled_for, payload=item.payload,
+                idempotency_key=item.idempotency_key,
+            )
+            for job_id, item in items
+        ]  # fmt: skip
+        made: list[MadeRun] = []
+        # Once for none, which is refused.
+        for start in range(0, max(1, len(asked)), RUNS_LIMIT):
+            part = asked[start : start + RUNS_LIMIT]
+            done = await self._parts.on_demand.request_many(part, tenant_id=tenant_id, actor=self._principal.actor)
+            made += documents(MadeRun, done)
+        return made
 
     async def cancel_runs(
         self, where: RunFilterQuestion, *, everything: bool = False, dry_run: bool = False, limit: int = 1000

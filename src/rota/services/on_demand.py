@@ -17,9 +17,10 @@ from rota.domain.run import Gate, RunState
 from rota.domain.run_filter import RunFilter
 from rota.errors import CommitUnknown, Conflict, InvalidInput, NotFound, RunFinished, SlotTaken
 from rota.services.hints import CANCELS, SCHEDULES, Hints, pool_topic
+from rota.services.many_runs import AskedRun, ManyMade, ManyRuns
 from rota.services.patience import Patience
 from rota.services.quota import Quotas
-from rota.services.run_request import Question, Requested, Wanted, answer, check_reach
+from rota.services.run_request import Question, Requested, Wanted, answer, check_reach, unknown_job
 from rota.services.shedding import Shedding
 from rota.services.turns import TURN_WAIT, Turns
 from rota.store import jobs, requests, runs
@@ -72,6 +73,7 @@ class OnDemand:
         self._turns = Turns(patience=TURN_WAIT)
         self._patience = Patience()
         self._shedding = Shedding(database, clock)
+        self._many = ManyRuns(database, clock, hints, quotas=self._quotas, shedding=self._shedding)
 
     async def trigger(
         self, job_id: str, *, tenant_id: str, scheduled_for: datetime | None = None,
@@ -108,7 +110,7 @@ class OnDemand:
             # The job may be gone since; a request that is repeated still gets its answer.
             if question.keyed is not None and (before := await self._made_before(question.keyed)):
                 return before
-            raise _unknown(job_id)
+            raise unknown_job(job_id)
         if (job := stored.job) is None:
             raise NotFound(f"job {job_id!r} cannot be read: {stored.problem}", hint="put it again")
         if refusal := await self._shedding.refusal(job.pool, tenant_id=tenant_id):
@@ -131,6 +133,10 @@ class OnDemand:
             lambda: self._request_new(wanted), what=f"the slot {format_instant(question.slot)} of job {job_id!r}",
             turn=(stored.job_uid, question.slot),
         )  # fmt: skip
+
+    async def request_many(self, asked: Sequence[AskedRun], *, tenant_id: str, actor: str = SYSTEM) -> list[ManyMade]:
+        """Make many runs, of one job or of several, in one transaction; see `ManyRuns.request`."""
+        return await self._many.request(asked, tenant_id=tenant_id, actor=actor)
 
     async def _request_new(self, wanted: Wanted) -> Requested:
         """Make the run at the first slot that is free."""
@@ -196,7 +202,7 @@ class OnDemand:
     async def _refusal(self, wanted: Wanted) -> NotFound | SlotTaken:
         """Return why no run was made: the job is gone meanwhile, or its slot is taken."""
         if await jobs.get(self._database, wanted.job_uid) is None:
-            return _unknown(wanted.job.job_id)
+            return unknown_job(wanted.job.job_id)
         slot = wanted.slots[0]
         return SlotTaken(
             f"job {wanted.job.job_id!r} has a run at {slot.isoformat()} already: {wanted.run_id(slot)}"
@@ -341,7 +347,3 @@ def _pace(rate: float) -> timedelta:
         hint = f"give a number from {SLOWEST_RATE:g} to {FASTEST_RATE:g}"
         raise InvalidInput("rate", f"{rate!r} is not a number of runs a second", hint=hint)
     return timedelta(seconds=1 / rate)
-
-
-def _unknown(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {job_id!r}", hint="`rota job list` shows the jobs of this tenant")

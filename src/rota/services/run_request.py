@@ -14,7 +14,7 @@ from rota.domain.instants import format_instant
 from rota.domain.job import NAME_LIMIT, Job, check_payload, check_text
 from rota.domain.run import Gate
 from rota.domain.schedule import may_name
-from rota.errors import InvalidInput, KeyReused
+from rota.errors import InvalidInput, KeyReused, NotFound
 from rota.store import requests
 from rota.store.database import Connection, Database
 from rota.store.requests import KeyedRequest, KeyedRun, SlotKey
@@ -51,11 +51,11 @@ class Question:
     @classmethod
     def checked(
         cls, *, tenant_id: str, job_id: str, scheduled_for: datetime | None, payload: Mapping[str, Any] | None,
-        key: str | None,
+        key: str | None, key_field: str = "Idempotency-Key",
     ) -> Self:  # fmt: skip
         check_text("job_id", job_id, limit=NAME_LIMIT)
         if key is not None:
-            check_key(key)
+            check_key(key, field=key_field)
         return cls(
             tenant_id=tenant_id,
             job_id=job_id,
@@ -151,3 +151,7 @@ def answer(found: KeyedRun, keyed: KeyedRequest, *, created: bool) -> Requested:
             hint="use a new key for a new request",
         )
     return Requested(run_id=found.run_id, scheduled_for=slot_of(found.run_id)[1], created=created)
+
+
+def unknown_job(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {job_id!r}", hint="`rota job list` shows the jobs of this tenant")

@@ -4,7 +4,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from operator import itemgetter
+from typing import Any, Literal
 from uuid import UUID
 
 from rota.domain.ids import shard_of
@@ -40,6 +41,30 @@ class KeyedRun:
     run_id: UUID
     created_at: datetime
     is_same: bool
+
+
+RunOutcome = Literal["created", "repeated", "reused", "taken"]
+"""What one of many requests came to: a new run; the run of an earlier request with this key; none, since the key stands
+for another request, or since the slot has a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWanted:
+    """One of many runs that are asked for, of a job that is there. `payload` is JSON; `slot` None is now."""
+
+    job_uid: int
+    slot: datetime | None
+    payload: str | None
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMade:
+    """What it came to, and the run that it is about: of a refused one, the run that stands in its way."""
+
+    run_id: UUID
+    scheduled_for: datetime
+    outcome: RunOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +135,40 @@ async def find_key(database: Database, request: KeyedRequest) -> KeyedRun | None
     """Return the run that a request's key stands for."""
     rows = await database.fetch(sql.find_key, **_columns(request))
     return KeyedRun(**dict(rows[0])) if rows else None
+
+
+async def find_keys(database: Database, asked: Sequence[KeyedRequest]) -> dict[int, KeyedRun]:
+    """Return the runs that the keys of one tenant's requests stand for, by their places among the requests."""
+    rows = await database.fetch(
+        sql.find_keys, tenant_id=asked[0].tenant_id, keys=[one.key for one in asked],
+        job_ids=[one.job_id for one in asked], slots=[one.scheduled_for for one in asked],
+        payloads=[one.payload for one in asked],
+    )  # fmt: skip
+    return {
+        row["item"]: KeyedRun(run_id=row["run_id"], created_at=row["created_at"], is_same=row["is_same"])
+        for row in rows
+    }
+
+
+async def make_many(
+    database: Database, wanted: Sequence[RunWanted], *, actor: str, now: datetime
+) -> list[RunMade] | None:
+    """Make runs on request; returns what each came to, in order. None: a job is deleted, and nothing is made.
+
+    Waits for a transaction that is about to make a run under one of the keys, or at one of the slots.
+    """
+    rows = await database.fetch(
+        sql.make_runs, shards=[shard_of(one.job_uid) for one in wanted], job_uids=[one.job_uid for one in wanted],
+        payloads=[one.payload for one in wanted], slots=[one.slot for one in wanted], keys=[one.key for one in wanted],
+        actor=actor, now=now,
+    )  # fmt: skip
+    if not rows:
+        return None
+    assert len(rows) == len(wanted), "each item comes to something"
+    return [
+        RunMade(run_id=row["run_id"], scheduled_for=row["scheduled_for"], outcome=row["outcome"])
+        for row in sorted(rows, key=itemgetter("item"))
+    ]
 
 
 async def forget_keys(database: Database, *, before: datetime, limit: int) -> int:

@@ -29,9 +29,12 @@ from rota.wire.limits import LimitDocument, LimitKind, LimitList, PoolDocument, 
 from rota.wire.runs import (
     CancelAnswer,
     CancelManyAnswer,
+    MadeRun,
     ReplayAnswer,
     RunDetail,
     RunFilterQuestion,
+    RunItem,
+    RunOfJobItem,
     RunPage,
     TriggerAnswer,
 )
@@ -123,6 +126,21 @@ class Control(Protocol):
         idempotency_key: str | None = None,
     ) -> TriggerAnswer:  # fmt: skip
         """Make one run, now or at a slot. Raises NotFound, InvalidInput, SlotTaken, KeyReused, Shed."""
+        ...
+
+    async def trigger_many(
+        self, job_id: str, items: Sequence[RunItem | Mapping[str, Any]]
+    ) -> list[MadeRun]:  # fmt: skip
+        """Make many runs of a job, and say of each in order what it came to.
+
+        More than 1,000 are made by several calls, each in one transaction: where a later one is refused, what was made
+        before stays. With keys the same items can be given again. Raises NotFound, InvalidInput which names the item,
+        TooLarge, Shed.
+        """
+        ...
+
+    async def trigger_runs(self, items: Sequence[RunOfJobItem | Mapping[str, Any]]) -> list[MadeRun]:
+        """Do the same with runs of several jobs, which the items name."""
         ...
 
     async def job_runs(self, job_id: str, *, state: str = "", limit: int = 50, cursor: str | None = None) -> RunPage:

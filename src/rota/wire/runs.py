@@ -1,12 +1,16 @@
 """Documents of runs: what was asked for, what happened, and the way back for dead letters."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 from uuid import UUID
 
-from pydantic import AwareDatetime, Field, StrictInt
+from pydantic import AwareDatetime, Field, StrictInt, ValidationError
 
-from rota.wire.document import Document, Question
+from rota.errors import InvalidInput, place_of
+from rota.wire.document import Document, Many, Question
+
+Item = TypeVar("Item", bound="RunItem")
 
 State = Literal["blocked", "pending", "running", "succeeded", "dead", "cancelled"]
 
@@ -89,6 +93,53 @@ class TriggerAnswer(Document):
     created: bool = Field(default=True, exclude=True)
 
 
+class RunItem(Question):
+    """One of many runs of a job: now, or at a slot; without a payload with the job's own."""
+
+    payload: dict[str, Any] | None = None
+    scheduled_for: AwareDatetime | None = None
+    idempotency_key: str | None = None
+
+
+class RunOfJobItem(RunItem):
+    """One of many runs, of the job that it names."""
+
+    job_id: str
+
+
+RUNS_LIMIT: Final = 1000
+"""The most runs of one call."""
+
+
+class RunsQuestion(Question):
+    """Runs of one job, at most 1,000."""
+
+    items: Annotated[Many[RunItem], Field(min_length=1, max_length=RUNS_LIMIT)]
+
+
+class RunsOfJobsQuestion(Question):
+    """Runs of several jobs, at most 1,000."""
+
+    items: Annotated[Many[RunOfJobItem], Field(min_length=1, max_length=RUNS_LIMIT)]
+
+
+class MadeRun(Document):
+    """What one of many came to: `created`, a new run; `repeated`, an earlier request with this key made it; `reused`,
+    nothing, the key stands for another request; `taken`, nothing, the slot has a run. The run is the one that was made,
+    or that stands in the way."""
+
+    run_id: UUID
+    job_id: str
+    scheduled_for: datetime
+    outcome: Literal["created", "repeated", "reused", "taken"]
+
+
+class MadeRuns(Document):
+    """What each of the items came to, in their order."""
+
+    runs: tuple[MadeRun, ...]
+
+
 class RunFilterQuestion(Question):
     """Which runs are meant; what is left out is not asked for. `error` is a part of the last error's text,
     `failed` asks for a failed, timed out or lost attempt."""
@@ -151,3 +202,13 @@ class CancelAnswer(Document):
     run_id: UUID
     state: State
     cancel_requested: bool
+
+
+def run_items(kind: type[Item], items: Sequence[Item | Mapping[str, Any]]) -> Iterator[Item]:
+    """Yield what a caller gave as items. Raises InvalidInput, which names the item, as the server would."""
+    for number, item in enumerate(items):
+        try:
+            yield item if isinstance(item, kind) else kind.model_validate(item)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InvalidInput(place_of(("items", number, *first["loc"])), first["msg"]) from None

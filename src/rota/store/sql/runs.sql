@@ -39,6 +39,35 @@ SELECT run_id, created_at,
        request_hash = rota.request_hash($job_id, $scheduled_for, $payload::jsonb) AS is_same
   FROM rota.idempotency WHERE tenant_id = $tenant_id AND key = $key;
 
+-- name: find_keys
+-- The runs that keys stand for, and whether each stands for the very request that is asked about.
+SELECT t.item - 1 AS item, i.run_id, i.created_at,
+       i.request_hash = rota.request_hash(t.job_id, t.scheduled_for, t.payload::jsonb) AS is_same
+  FROM unnest($keys::text[], $job_ids::text[], $slots::timestamptz[], $payloads::text[]) WITH ORDINALITY
+       t (key, job_id, scheduled_for, payload, item)
+ CROSS JOIN LATERAL (
+       SELECT x.* FROM rota.idempotency x WHERE x.tenant_id = $tenant_id AND x.key = t.key LIMIT 1) i;
+
+-- name: make_runs
+-- Make runs on request, and say of each item what it came to. No row: one of the jobs is deleted, and nothing is made.
+-- The jobs' rows are locked, in their order, against an edit or a delete, whose own sweep over the waiting runs could not
+-- see these.
+WITH wanted AS MATERIALIZED (
+  SELECT t.shard, t.job_uid, array_agg(t.item ORDER BY t.item) AS items,
+         array_agg(t.payload::jsonb ORDER BY t.item) AS payloads,
+         CASE WHEN count(t.slot) > 0 THEN array_agg(t.slot ORDER BY t.item) END AS slots,
+         CASE WHEN count(t.key) > 0 THEN array_agg(t.key ORDER BY t.item) END AS keys
+    FROM unnest($shards::smallint[], $job_uids::bigint[], $payloads::text[], $slots::timestamptz[], $keys::text[])
+         WITH ORDINALITY t (shard, job_uid, payload, slot, key, item)
+   GROUP BY t.shard, t.job_uid),
+live AS MATERIALIZED (
+  SELECT j AS job, w.items, w.payloads, w.slots, w.keys
+    FROM wanted w JOIN rota.job j ON j.shard = w.shard AND j.job_uid = w.job_uid
+   WHERE j.deleted_at IS NULL ORDER BY j.shard, j.job_uid FOR SHARE OF j)
+SELECT l.items[m.item] - 1 AS item, m.run_id, m.scheduled_for, m.outcome
+  FROM (SELECT * FROM live WHERE (SELECT count(*) FROM live) = (SELECT count(*) FROM wanted)) l
+ CROSS JOIN LATERAL rota.make_runs(l.job, l.payloads, l.slots, l.keys, $now, $actor) m;
+
 -- name: forget_keys
 -- Forget keys that were made before an instant, oldest first.
 DELETE FROM rota.idempotency
