@@ -69,6 +69,18 @@ def test_the_last_failure_buries_the_run(outcome: Outcome, attempt: int, losses:
     assert (verdict.outcome, verdict.reason) == (outcome, None)
 
 
+def test_a_timeout_that_took_its_worker_is_a_loss_too_and_leaves_as_many_failures_as_any() -> None:
+    first = judged(outcome=Outcome.TIMED_OUT, took_worker=True)
+    assert (first.state, first.charged, first.losses, first.reason) == (RunState.PENDING, 2, 1, None)
+    assert first.available_at == NOW + TEN_SECONDS, "its first failure"
+    third = judged(outcome=Outcome.TIMED_OUT, took_worker=True, attempt=4, losses=1)
+    assert (third.state, third.reason) == (RunState.DEAD, None)
+    once = judged(outcome=Outcome.TIMED_OUT, took_worker=True, max_losses=1)
+    assert (once.state, once.reason) == (RunState.DEAD, "worker lost 1 times")
+    other = judged(outcome=Outcome.FAILED, took_worker=True)
+    assert (other.charged, other.losses) == (1, 0), "only a timeout can have"
+
+
 def test_giving_up_buries_at_once() -> None:
     assert judged(outcome=Outcome.GAVE_UP).state is RunState.DEAD
 

@@ -200,7 +200,7 @@ class FakeDesk:
         for report in reports:
             held = self._held([report.key])
             if held:
-                self._settle(held[0], report.outcome, report.error, report.retry_after)
+                self._settle(held[0], report.outcome, report.error, report.retry_after, took_worker=report.took_worker)
                 held[0].last.result = report.result
                 accepted.add(report.key.token)
                 self.accepted.append(report)
@@ -233,7 +233,10 @@ class FakeDesk:
         tokens = {key.token for key in keys}
         return [run for run in self.runs if run.lease is not None and run.lease.token in tokens]
 
-    def _settle(self, run: FakeRun, outcome: Outcome, error: str | None, retry_after: timedelta | None) -> None:
+    def _settle(
+        self, run: FakeRun, outcome: Outcome, error: str | None, retry_after: timedelta | None, *,
+        took_worker: bool = False,
+    ) -> None:  # fmt: skip
         assert run.lease is not None
         attempt = FakeAttempt(
             attempt=run.charged + 1, worker_id=run.lease.worker_id, outcome=outcome, error=error,
@@ -241,8 +244,8 @@ class FakeDesk:
         )  # fmt: skip
         run.attempts.append(attempt)
         run.lease = None
-        run.charged += outcome not in UNCHARGED
-        run.losses += outcome is Outcome.LOST
+        run.charged += (outcome not in UNCHARGED) + took_worker
+        run.losses += outcome is Outcome.LOST or took_worker
         run.available_at = self.clock.now() + (retry_after or timedelta(0))
         if outcome is Outcome.SUCCEEDED:
             run.state = "succeeded"

@@ -1,11 +1,11 @@
 """The same stories told to the desk at the database and to the desk over HTTP: whoever works hears the same answers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -17,6 +17,7 @@ from rota.domain.progress import Progress
 from rota.domain.run import RunState
 from rota.errors import InvalidInput
 from rota.testing import RotaKit
+from rota.wire.work import CompleteAnswer, CompleteAnswers, CompleteOne
 from rota.worker.desk import Desk, WorkerInfo
 from rota.worker.rest import RestDesk
 from tests.client.served import LossyLine, lossy, served
@@ -246,6 +247,35 @@ async def test_every_outcome_is_taken_once_and_the_same_again_alike(
     if outcome is not Outcome.SUCCEEDED:
         [attempt] = await rota_kit.attempts(run)
         assert (attempt.outcome, attempt.error) == (outcome, "why\\x00\\ud800")
+
+
+async def test_a_run_that_took_its_worker_is_a_suspect_at_its_next_claim(desk: Desk, rota_kit: RotaKit) -> None:
+    await pending(rota_kit)
+    claim = await claim_one(desk)
+    report = Report(key=claim.key, outcome=Outcome.TIMED_OUT, error="it held the loop", took_worker=True)
+    assert await desk.report([report]) == {claim.key.token}
+    rota_kit.clock.advance(timedelta(hours=1))
+    await rota_kit.tick()
+    again = await claim_one(desk)
+    assert (again.losses, again.attempt) == (1, 3)
+
+
+async def test_an_api_of_before_hears_of_a_timeout_as_of_any_other(rota_kit: RotaKit) -> None:
+    class Before:
+        """An API of 0.1.0, which refuses what it does not know."""
+
+        async def complete_many(self, reports: Sequence[CompleteOne]) -> CompleteAnswers:
+            said = [report.model_dump(mode="json") for report in reports]
+            if any("took_worker" in one for one in said):
+                raise InvalidInput("reports.0.took_worker", "is not permitted")
+            answers = tuple(CompleteAnswer(run_id=report.run_id, state="pending") for report in reports)
+            return CompleteAnswers(accepted=answers, lost=())
+
+    await pending(rota_kit)
+    claim = await claim_one(rota_kit.worker("w", handlers=["h"]).desk)
+    report = Report(key=claim.key, outcome=Outcome.TIMED_OUT, took_worker=True)
+    desk = RestDesk(cast(Any, Before()))
+    assert await desk.report([report]) == {claim.key.token}
 
 
 async def test_a_result_is_kept_with_the_success_and_one_that_cannot_be_kept_is_refused(

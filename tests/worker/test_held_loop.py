@@ -43,6 +43,23 @@ async def test_a_worker_held_past_a_timeout_is_ended_and_only_the_guilty_run_is_
     assert (neighbour.charged, in_child.charged) == (0, 0)
 
 
+async def test_a_run_that_took_its_worker_runs_apart_the_next_time_and_takes_no_other(
+    desk: FakeDesk, url: str, tmp_path: Path
+) -> None:
+    guilty = desk.add("hold_the_loop", {"mark": str(tmp_path / "guilty")}, timeout=1, max_attempts=3)
+    async with worker_process(desk, url) as worker:
+        assert await asyncio.to_thread(worker.wait, 30) == -9
+        await desk.until(lambda: guilty.attempts)
+    assert (guilty.state, guilty.charged - guilty.losses, guilty.losses) == ("pending", 1, 1)
+    async with worker_process(desk, url) as second:
+        neighbour = desk.add("wait_async", {"mark": str(tmp_path / "neighbour")})
+        await desk.until((tmp_path / "neighbour").exists)
+        await desk.until(lambda: guilty.state == "dead")
+        assert second.poll() is None
+        assert neighbour.attempts == []
+    assert guilty.outcomes == [Outcome.TIMED_OUT] * 3
+
+
 async def test_a_run_that_holds_the_loop_past_anothers_timeout_is_the_one_that_is_charged(
     desk: FakeDesk, url: str, tmp_path: Path
 ) -> None:

@@ -183,6 +183,7 @@ def report_of(run_id: UUID, said: CompleteQuestion) -> Report:
         error=said.error,
         retry_after=wait,
         result=said.result,
+        took_worker=said.took_worker,
     )
 
 

@@ -1,6 +1,6 @@
 """An attempt: one worker's try at a run, the lease under which it runs, and how it ended."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -100,7 +100,8 @@ class Report:
     """What a worker says of one attempt.
 
     `retry_after` is the soonest that the run comes back: of a snooze, from SHORTEST_SNOOZE up to DELAY_LIMIT; of a
-    failure, where its backoff is shorter. `result` is JSON (see `check_result`) and kept of a success only.
+    failure, where its backoff is shorter. `result` is JSON (see `check_result`) and kept of a success only. A timeout
+    that `took_worker` could only be ended with its worker.
     """
 
     key: LeaseKey
@@ -108,6 +109,7 @@ class Report:
     error: str | None = None
     retry_after: timedelta | None = None
     result: Any = None
+    took_worker: bool = False
 
 
 def check_result(result: Any) -> str | None:
@@ -153,6 +155,7 @@ class Ended:
     pool: str
     orphaned: bool
     """Its job was deleted: nothing is tried again."""
+    took_worker: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,11 +188,16 @@ def after_attempt(ended: Ended, *, now: datetime) -> Verdict:
 
     There are two reasons to try again, and two counters. A failure and a timeout count towards `max_attempts`, a lost
     worker towards `max_losses`; a shutdown's release and a snooze count towards neither. The attempt's number grows
-    with every failure and loss. Where a cancel was asked for, what would wait or be buried is cancelled instead: the
-    writing statement sees to that.
+    with every failure and loss. A timeout that took its worker along is both, and its number grows by two: the run is
+    a suspect from then on, and has as many failures left as after any timeout. Where a cancel was asked for, what would
+    wait or be buried is cancelled instead: the writing statement sees to that.
     """
     is_lost = ended.outcome is Outcome.LOST
+    took_worker = ended.took_worker and ended.outcome is Outcome.TIMED_OUT
+    if took_worker:
+        ended = replace(ended, attempt=ended.attempt + 1, losses=ended.losses + 1)
     losses = ended.losses + is_lost
+    is_lost_too_often = (is_lost or took_worker) and losses >= ended.max_losses
     state, charged, wait = _judge(ended, losses=losses)
     # A run that was put back through no fault of its own keeps the place in the order that it had.
     blameless = ended.outcome is Outcome.RELEASED or is_lost
@@ -203,7 +211,7 @@ def after_attempt(ended: Ended, *, now: datetime) -> Verdict:
         losses=losses,
         available_at=available_at,
         gate=Gate.TIME if available_at > now else Gate.OPEN,
-        reason=f"worker lost {losses} times" if is_lost and state is RunState.DEAD else None,
+        reason=f"worker lost {losses} times" if state is RunState.DEAD and is_lost_too_often else None,
     )
 
 
@@ -232,6 +240,8 @@ def _judge(ended: Ended, *, losses: int) -> tuple[RunState, int, timedelta]:
             # Bounded, since an instant past the calendar's end would fail the whole batch of reports with this one.
             wait = min(max(SHORTEST_SNOOZE, ended.retry_after or SHORTEST_SNOOZE), DELAY_LIMIT)
             return RunState.PENDING, ended.attempt - 1, wait
+        case Outcome.TIMED_OUT if ended.took_worker and losses >= ended.max_losses:
+            return RunState.DEAD, ended.attempt, at_once
         case Outcome.LOST if losses >= ended.max_losses:
             return RunState.DEAD, ended.attempt, at_once
         case Outcome.LOST:

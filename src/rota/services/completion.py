@@ -97,7 +97,10 @@ class Completion:
         if not reports:
             return []
         told = {report.key.token: (report.outcome, report.error, report.retry_after) for report in reports}
-        return await claims.facts(self._database, [report.key for report in reports], told=told)
+        return await claims.facts(
+            self._database, [report.key for report in reports], told=told,
+            took_worker={report.key.token for report in reports if report.took_worker},
+        )  # fmt: skip
 
     async def _recorded_before(self, missing: Sequence[Report]) -> dict[UUID, RunState]:
         """Return the states of runs whose reports are repeated: recorded already, with the same outcome."""

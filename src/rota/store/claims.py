@@ -204,11 +204,12 @@ async def held(database: Database, keys: Sequence[LeaseKey]) -> dict[UUID, Lease
 
 
 async def facts(
-    database: Database, keys: Sequence[LeaseKey], *, told: dict[UUID, tuple[Outcome, str | None, timedelta | None]]
-) -> list[Ended]:
+    database: Database, keys: Sequence[LeaseKey], *, told: dict[UUID, tuple[Outcome, str | None, timedelta | None]],
+    took_worker: Container[UUID] = frozenset(),
+) -> list[Ended]:  # fmt: skip
     """Return what a decision needs on those of these attempts that are still leased."""
     rows = await database.fetch(sql.leases_with_jobs, lane=Lane.URGENT, **_columns(keys))
-    return [_ended(row, *told[row["token"]]) for row in rows]
+    return [_ended(row, *told[row["token"]], took_worker=row["token"] in took_worker) for row in rows]
 
 
 async def expired(
@@ -341,11 +342,14 @@ def _milliseconds(count: int) -> timedelta:
     return timedelta(milliseconds=count)
 
 
-def _ended(row: Any, outcome: Outcome, error: str | None, retry_after: timedelta | None) -> Ended:
+def _ended(
+    row: Any, outcome: Outcome, error: str | None, retry_after: timedelta | None, took_worker: bool = False
+) -> Ended:  # fmt: skip
     return Ended(
         key=_key(row), outcome=outcome, error=error, retry_after=retry_after, attempt=row["attempt"],
         available_at=row["available_at"], losses=row["losses"], max_attempts=row["max_attempts"] or 1,
         max_losses=row["max_losses"] or 1, retry=_retry(row["retry"]), pool=row["pool"] or "", orphaned=row["orphaned"],
+        took_worker=took_worker,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 
 from rota.domain.progress import NOTE_LIMIT
 from rota.wire.document import Document, Many, Question
@@ -126,13 +126,26 @@ class RenewAnswer(Document):
 
 
 class CompleteQuestion(Question):
-    """`retry_after` in seconds: with `snoozed` and `failed`, the soonest that the run comes back."""
+    """`retry_after` in seconds: with `snoozed` and `failed`, the soonest that the run comes back.
+
+    `took_worker`, with `timed_out`: the worker had to be ended with it, so it counts as a loss too, and its next
+    attempt is to run apart.
+    """
 
     lease_token: UUID
     status: Status
     error: str | None = None
     retry_after: float | None = Field(default=None, ge=0)
     result: Any = None
+    took_worker: bool = False
+
+    @model_serializer(mode="wrap")
+    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # An API of 0.1.0 refuses what it does not know.
+        values: dict[str, Any] = serialize(self)
+        if not self.took_worker:
+            del values["took_worker"]
+        return values
 
 
 class CompleteOne(CompleteQuestion):

@@ -48,7 +48,7 @@ def after_silence(held: Sequence[Held], *, holder: UUID | None, now: float) -> l
             reports.append(Report(key=lease.key, outcome=Outcome.RELEASED, error=ENDED))
         elif is_sure and lease.deadline <= now:
             text = f"no result within its timeout: the handler held the worker's event loop, and {_AT_LAST}"
-            reports.append(Report(key=lease.key, outcome=Outcome.TIMED_OUT, error=text))
+            reports.append(Report(key=lease.key, outcome=Outcome.TIMED_OUT, error=text, took_worker=True))
         else:
             whose = "this handler" if is_sure else f"one of {len(guilty)} handlers, perhaps this one,"
             text = f"worker lost: {whose} held its event loop past the timeout of an attempt, and {_AT_LAST}"

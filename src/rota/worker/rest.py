@@ -1,6 +1,7 @@
 """The desk of a worker that reaches the control plane over HTTP: no database, no credentials but its token."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID, uuid4
@@ -9,8 +10,8 @@ from rota.client import Client
 from rota.domain.attempt import CLAIM_LIMIT, Claim, LeaseKey, Outcome, Report, check_result, clean_error
 from rota.domain.ids import shard_of, slot_of
 from rota.domain.progress import Progress
-from rota.errors import LeaseLocked
-from rota.wire.work import BATCH_LIMIT, WAIT_LIMIT, ClaimedRun, CompleteOne, Status
+from rota.errors import InvalidInput, LeaseLocked
+from rota.wire.work import BATCH_LIMIT, WAIT_LIMIT, ClaimedRun, CompleteAnswers, CompleteOne, Status
 from rota.worker.desk import Renewal, WorkerInfo
 
 REPORT_BATCH_CHARACTERS: Final = 2 * 1024 * 1024
@@ -96,13 +97,24 @@ class RestDesk:
         lost: set[UUID] = set()
         locked: set[UUID] = set()
         for batch in _report_batches(reports):
-            answers = await self._client.complete_many(list(map(_completion, batch)))
+            answers = await self._complete(batch)
             lost.update(answers.lost)
             locked.update(answers.locked)
         accepted = frozenset(report.key.token for report in reports) - lost - locked
         if locked:
             raise LeaseLocked(locked, accepted=accepted)
         return accepted
+
+    async def _complete(self, reports: Sequence[Report]) -> CompleteAnswers:
+        try:
+            return await self._client.complete_many(list(map(_completion, reports)))
+        except InvalidInput:
+            if not any(report.took_worker for report in reports):
+                raise
+            # An API of 0.1.0 does not know of it: there it is a timeout as any other.
+            return await self._client.complete_many(
+                [_completion(replace(report, took_worker=False)) for report in reports]
+            )
 
     async def retire(self, worker: WorkerInfo) -> None:
         await self._client.retire(worker.instance)
@@ -150,6 +162,7 @@ def _completion(report: Report) -> CompleteOne:
         error=None if report.error is None else clean_error(report.error),
         retry_after=None if report.retry_after is None else report.retry_after.total_seconds(),
         result=report.result,
+        took_worker=report.took_worker,
     )
 
 
