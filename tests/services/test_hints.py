@@ -3,20 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+from starlette.requests import Request
 
+from rota.api.polls import LongPolls
+from rota.domain.job import Job
 from rota.services.hints import CHANNEL, HINTS_PER_SECOND, PROBE_INTERVAL, SCHEDULES, Hints, pool_topic
 from rota.store import database as store_database
 from rota.store.database import Database
 from rota.store.statements import upkeep
 from rota.testing import RotaKit
-from tests.services.stories import WatchedClock, administrator, every, kill_backends
+from tests.services.stories import WatchedClock, administrator, every, fetch, kill_backends
 from tests.store.relay import relayed
+from tests.store.stage import outsider, uncommitted, until
 
 
 @asynccontextmanager
@@ -217,3 +221,178 @@ async def test_what_a_process_tells_comes_back_to_it_and_wakes_nobody_again(rota
             await rota_kit.database.fetch(upkeep.send_hint, topic="pool:a")
             async with asyncio.timeout(20):
                 await mine.wait()
+
+
+@asynccontextmanager
+async def waiting(kit: RotaKit) -> AsyncIterator[tuple[Hints, WatchedClock]]:
+    """Yield the hints of another process, with a line of its own to the database."""
+    clock = WatchedClock()
+    async with await Database.connect(kit.dsn, size=2, reserved=1) as database:
+        hints = Hints(database, clock)
+        async with running(hints, listen=True):
+            await clock.until_begun(2)  # one waits for hints to send, one for the connection to end
+            yield hints, clock
+
+
+async def bells(kit: RotaKit) -> int:
+    """Return how many sessions can be rung at this moment."""
+    [row] = await fetch(
+        kit,
+        "SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND classid = 1919907937 AND mode = 'ShareLock'"
+        " AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    return int(row["n"])
+
+
+@asynccontextmanager
+async def heard(kit: RotaKit) -> AsyncIterator[list[str]]:
+    """Yield what is said on the channel; by the block's end all of it has come."""
+    said, over = list[str](), asyncio.Event()
+
+    def hear(topic: str) -> None:
+        said.append(topic)
+        if topic == "the end":
+            over.set()
+
+    async with kit.database.listening(CHANNEL, hear):
+        yield said
+        await kit.database.fetch(upkeep.send_hint, topic="the end")
+        async with asyncio.timeout(20):
+            await over.wait()
+    said.remove("the end")
+
+
+async def no_bells(kit: RotaKit) -> None:
+    """Wait until nobody can be rung."""
+
+    async def none_left() -> bool:
+        return await bells(kit) == 0
+
+    await until(none_left)
+
+
+async def test_a_run_made_in_sql_wakes_an_idle_process_once_it_is_committed(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"), Job(job_id="tock", handler="h", pool="other"))
+    async with waiting(rota_kit) as (hints, _), outsider(rota_kit.dsn) as other:
+        hint, others = hints.subscribe(pool_topic("default")), hints.subscribe(pool_topic("other"))
+        looked = hints.holds
+        assert await hints.hold_bell("default", since=looked), "what was made since the last look may not have rung"
+        assert not await hints.hold_bell("default", since=hints.holds)
+        async with heard(rota_kit) as said:
+            async with other.transaction():
+                await other.fetchval("SELECT rota.trigger('tick')")
+                await other.fetchval("SELECT rota.trigger('tick')")
+                await other.fetchval("SELECT rota.trigger('tock')")
+                assert not hint.is_set()
+            async with asyncio.timeout(20):
+                await hint.wait()
+        assert said == ["pool:default"]
+        assert not others.is_set()
+
+
+@pytest.mark.parametrize("why", ["busy", "rolled back", "silent", "later"])
+async def test_nobody_is_rung_without_need(rota_kit: RotaKit, why: str) -> None:
+    """A busy process, a transaction that is rolled back or wants to be silent, a run whose time is to come."""
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with waiting(rota_kit) as (hints, _), outsider(rota_kit.dsn) as other:
+        hint = hints.subscribe(pool_topic("default"))
+        if why != "busy":
+            await hints.hold_bell("default", since=0)
+        async with heard(rota_kit) as said:
+            await other.execute("BEGIN")
+            if why == "silent":
+                await other.execute("SET LOCAL rota.bell = 'off'")
+            slot = datetime(2035, 1, 1, tzinfo=UTC) if why == "later" else None
+            await other.fetchval("SELECT rota.trigger('tick', scheduled_for => $1)", slot)
+            await other.execute("ROLLBACK" if why == "rolled back" else "COMMIT")
+        assert said == []
+        assert not hint.is_set()
+        assert await bells(rota_kit) == (why != "busy")
+
+
+async def test_a_bell_that_rang_is_put_down_and_taken_again(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with waiting(rota_kit) as (hints, _), outsider(rota_kit.dsn) as other:
+        hint = hints.subscribe(pool_topic("default"))
+        for _ in range(3):
+            assert await hints.hold_bell("default", since=hints.holds)
+            assert await bells(rota_kit) == 1
+            async with heard(rota_kit) as said:
+                await other.fetchval("SELECT rota.trigger('tick')")
+                async with asyncio.timeout(20):
+                    await hint.wait()
+                hint.clear()
+                await no_bells(rota_kit)
+                # Whoever was rung is at work: the next ones cost no notification.
+                await other.fetchval("SELECT count(*) FROM rota.trigger_many('tick', ARRAY[NULL, NULL]::jsonb[])")
+            assert said == ["pool:default"]
+            assert not hint.is_set()
+
+
+async def test_processes_that_wait_share_the_bell(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with waiting(rota_kit) as (one, _), waiting(rota_kit) as (two, _), outsider(rota_kit.dsn) as other:
+        woken = [hints.subscribe(pool_topic("default")) for hints in (one, two)]
+        assert await one.hold_bell("default", since=one.holds)
+        assert await two.hold_bell("default", since=two.holds)
+        assert await bells(rota_kit) == 2
+        await other.fetchval("SELECT rota.trigger('tick')")
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(hint.wait() for hint in woken))
+        await no_bells(rota_kit)
+
+
+async def test_a_lost_line_takes_its_bells_with_it_and_the_next_one_takes_them_again(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with waiting(rota_kit) as (hints, clock):
+        hint = hints.subscribe(pool_topic("default"))
+        assert await hints.hold_bell("default", since=hints.holds)
+        async with administrator(rota_kit) as admin:
+            await kill_backends(admin, rota_kit.dsn)
+        await clock.until_begun(3)  # a moment before it connects again
+        assert not await hints.hold_bell("default", since=0), "without a line everybody polls"
+        begun = clock.begun
+        clock.advance(2)
+        await clock.until_begun(begun + 2)
+        assert await bells(rota_kit) == 0
+        assert await hints.hold_bell("default", since=hints.holds)
+        async with outsider(rota_kit.dsn) as other:
+            await other.fetchval("SELECT rota.trigger('tick')")
+        async with asyncio.timeout(20):
+            await hint.wait()
+
+
+async def test_a_run_whose_transaction_did_not_hear_of_the_waiter_is_found_at_the_next_look(rota_kit: RotaKit) -> None:
+    """It asked for the bell before the waiter took it, and commits after the look that follows."""
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    worker = rota_kit.worker("w", handlers=["h"])
+    async with waiting(rota_kit) as (hints, _), uncommitted(rota_kit.dsn, "SELECT rota.trigger('tick')") as other:
+        hint = hints.subscribe(pool_topic("default"))
+        assert await hints.hold_bell("default", since=hints.holds)
+        assert await worker.claim() == []
+        async with heard(rota_kit) as said:
+            await other.execute("COMMIT")
+        assert said == []
+        assert not hint.is_set()
+        assert len(await worker.claim()) == 1
+
+
+async def test_a_long_poll_of_the_api_is_rung(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+
+    async def never() -> Any:
+        return await asyncio.get_running_loop().create_future()
+
+    async with waiting(rota_kit) as (hints, clock), outsider(rota_kit.dsn) as other:
+        polls = LongPolls(hints, clock)
+        request = Request({"type": "http", "headers": []}, never)
+        async with polls.listening(request, tenant_id="default", pool="default", wait=30.0) as poll:
+            poll.begin_look()
+            assert await poll.sleep(at_most=1.0), "the bell was taken: look once more"
+            poll.begin_look()
+            begun = clock.begun
+            sleeping = asyncio.ensure_future(poll.sleep(at_most=1.0))
+            await clock.until_begun(begun + 1)
+            await other.fetchval("SELECT rota.trigger('tick')")
+            async with asyncio.timeout(20):
+                assert await sleeping
