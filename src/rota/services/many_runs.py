@@ -138,7 +138,7 @@ class ManyRuns:
         """Return why nothing is made: a job is not there or cannot be read, or its pool is too deep. None: it is."""
         for number, one in enumerate(asked):
             if (found := stored.get(one.job_id)) is None:
-                return NotFound(f"items[{number}]: {unknown_job(one.job_id)}")
+                return unknown_job(one.job_id, place=f"items[{number}]: ")
             if found.job is None:
                 return NotFound(
                     f"items[{number}]: job {one.job_id!r} cannot be read: {found.problem}", hint="put it again"

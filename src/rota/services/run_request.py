@@ -153,5 +153,5 @@ def answer(found: KeyedRun, keyed: KeyedRequest, *, created: bool) -> Requested:
     return Requested(run_id=found.run_id, scheduled_for=slot_of(found.run_id)[1], created=created)
 
 
-def unknown_job(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {job_id!r}", hint="`rota job list` shows the jobs of this tenant")
+def unknown_job(job_id: str, *, place: str = "") -> NotFound:
+    return NotFound(f"{place}there is no job {job_id!r}", hint="`rota job list` shows the jobs of this tenant")
