@@ -21,10 +21,8 @@ from rota.domain.limit import Limit
 from rota.errors import Conflict, RunFinished
 from rota.services.dispatch import Dispatch
 from rota.services.rounds import TURN_LENGTH
-from rota.settings import Settings
 from rota.store.audit import SYSTEM
-from rota.store.database import Database
-from rota.testing import RotaKit, TestCluster
+from rota.testing import Kits, RotaKit
 from tests.services.flow import H, SelfMovingClock, claim, let_wait, succeed
 from tests.services.flow_walk import Walk
 from tests.services.stories import START, execute, fetch
@@ -34,16 +32,11 @@ POLL: Final = 0.1
 
 
 @pytest_asyncio.fixture
-async def flow_kit(rota_cluster: TestCluster) -> AsyncIterator[RotaKit]:
+async def flow_kit(rota_kits: Kits) -> AsyncIterator[RotaKit]:
     """A kit on a clock that needs no push while somebody waits for a token."""
-    async with rota_cluster.database() as dsn:
-        database = await Database.connect(dsn, size=8, reserved=2)
-        try:
-            kit = RotaKit(dsn=dsn, database=database, clock=SelfMovingClock(START), settings=Settings())
-            yield kit
-            await kit.check()
-        finally:
-            await database.close()
+    async with rota_kits.kit(clock=SelfMovingClock(START)) as kit:
+        yield kit
+        await kit.check()
 
 
 # ranks ----------------------------------------------------------------------------------------------------------------

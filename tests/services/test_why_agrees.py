@@ -2,11 +2,13 @@
 next is the very next. Over random jobs, limits, deadlines, tenants and workers."""
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ from rota.domain.job import Job
 from rota.domain.limit import Limit
 from rota.domain.why import Cause, Hold, Reason
 from rota.errors import SlotTaken
-from rota.testing import RotaKit, TestCluster
+from rota.testing import Kits, RotaKit, TestCluster
 from rota.testing.kit import KitWorker
 from tests.services.stories import SECOND, fetch
 
@@ -68,17 +70,27 @@ worlds = st.fixed_dictionaries(
 )
 
 
+@pytest.fixture
+def playing(rota_cluster: TestCluster) -> Iterator[tuple[asyncio.Runner, Kits]]:
+    """One loop for all examples, and kits in it."""
+    with asyncio.Runner() as runner:
+        kits = Kits(rota_cluster)
+        yield runner, kits
+        runner.run(kits.close())
+
+
 @settings(
     max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck),
     phases=[Phase.generate],
 )  # fmt: skip
 @given(worlds)
-def test_why_agrees_with_what_the_claim_then_does(rota_cluster: TestCluster, world: Drawn) -> None:
-    async def play() -> None:
-        async with rota_cluster.kit() as kit:
+def test_why_agrees_with_what_the_claim_then_does(playing: tuple[asyncio.Runner, Kits], world: Drawn) -> None:
+    async def play(kits: Kits) -> None:
+        async with kits.kit() as kit:
             await _play(kit, world)
 
-    asyncio.run(play())
+    runner, kits = playing
+    runner.run(play(kits))
 
 
 async def _play(kit: RotaKit, world: Drawn) -> None:

@@ -41,8 +41,10 @@ class Kits:
         self._spares: list[Spare] = []
 
     @asynccontextmanager
-    async def kit(self, *, start: datetime = START, settings: Settings | None = None) -> AsyncIterator[RotaKit]:
-        """Yield the whole of Rota on a manual clock over a database as if fresh."""
+    async def kit(
+        self, *, start: datetime = START, settings: Settings | None = None, clock: ManualClock | None = None
+    ) -> AsyncIterator[RotaKit]:
+        """Yield the whole of Rota, on a manual clock, over a database as if fresh."""
         taken = await self._taken()
         before = asyncio.all_tasks()
         is_clean = False
@@ -50,7 +52,7 @@ class Kits:
             yield RotaKit(
                 dsn=with_database(self._cluster.server.dsn, taken.name),
                 database=taken.database,
-                clock=ManualClock(start),
+                clock=clock or ManualClock(start),
                 settings=settings or Settings(),
             )
             current = asyncio.current_task()
@@ -64,6 +66,10 @@ class Kits:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Drop the databases that are between two tests."""
         while self._spares:
             await self._end(self._spares.pop())
 
