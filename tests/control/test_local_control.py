@@ -485,6 +485,8 @@ NEEDS: dict[Scope, list[Callable[[LocalControl], Awaitable[Any]]]] = {
         lambda c: c.cancel_run(uuid4()),
         lambda c: c.set_priority(uuid4(), 9),
         lambda c: c.trigger_jobs(EVERY_A),
+        lambda c: c.trigger_many("a", [{}]),
+        lambda c: c.trigger_runs([{"job_id": "a"}]),
         lambda c: c.cancel_runs(RunFilterQuestion(job_id="a")),
     ],
     "worker": [lambda c: c.signing_secret()],
