@@ -376,6 +376,8 @@ async def test_a_retry_policy_that_somebodys_sql_damaged_stops_nobody_else(rota_
         await rota_kit.put(Job(job_id=job_id, handler="h", lease_duration=TEN_SECONDS))
         await rota_kit.on_demand.trigger(job_id, tenant_id="default")
     assert len(await claim_all(rota_kit)) == 2
+    # As a database may hold it in which that was not refused yet.
+    await execute(rota_kit, "ALTER TABLE rota.job DROP CONSTRAINT job_retry_numbers")
     await execute(rota_kit, """UPDATE rota.job SET retry = '{"initial": "soon"}' WHERE job_id = 'damaged'""")
     await rota_kit.advance(11)
     assert [await states(rota_kit, job_id) for job_id in ("damaged", "neighbour")] == [["pending"], ["pending"]]

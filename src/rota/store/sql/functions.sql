@@ -582,7 +582,7 @@ BEGIN
   FOR doubtful IN
     SELECT u.item, u.payload, u.key
       FROM unnest(given, keys) WITH ORDINALITY u (payload, key, item) CROSS JOIN LATERAL (SELECT u.payload::text) p (written)
-     WHERE jsonb_typeof(u.payload) <> 'object' OR octet_length(p.written) > 262144
+     WHERE jsonb_typeof(u.payload) <> 'object' OR octet_length(p.written) > 4300
         OR octet_length(p.written) > 128 AND length(p.written) - length(translate(p.written, '{[', '')) > 64
         OR octet_length(u.key) NOT BETWEEN 1 AND 200 OR u.key ~ '[^!-~]'
   LOOP
