@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -88,11 +89,16 @@ def test_an_interrupted_caller_cancels_its_call(served: Stub) -> None:
         begun.wait()
         os.kill(os.getpid(), 2)
 
-    with Interrupted(served.url) as client:
-        threading.Thread(target=interrupt).start()
-        with pytest.raises(KeyboardInterrupt):
-            client.wait()
-        assert cancelled.wait(10)
+    # Whoever starts the tests in the background may have let them ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Interrupted(served.url) as client:
+            threading.Thread(target=interrupt).start()
+            with pytest.raises(KeyboardInterrupt):
+                client.wait()
+            assert cancelled.wait(10)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 SCRIPT = """
