@@ -17,6 +17,8 @@ from benchmarks.compare.measures import MEASURES, delays_in_window
 from benchmarks.compare.peers import PEERS
 from benchmarks.compare.processes import PeerFailed, ask, cpu_below, running
 
+from rota.clock import SystemClock
+
 RATE = "drain_1.rate"
 DELAY = "pickup.p50"
 
@@ -111,10 +113,10 @@ def test_every_row_is_of_a_measure() -> None:
 
 
 PARENT = """
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+import signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
 print(child.pid, flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
@@ -122,7 +124,7 @@ async def until_two_run(output: Path) -> int:
     """Return the process id of the child, once the parent has said it."""
     async with asyncio.timeout(60):
         while not (said := output.read_text().strip()):
-            await asyncio.to_thread(os.sched_yield)
+            await SystemClock().sleep(0.005)
     return int(said)
 
 

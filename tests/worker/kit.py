@@ -17,7 +17,8 @@ from rota.domain.progress import Progress
 from rota.worker.baton import Baton
 from rota.worker.desk import WorkerInfo
 from rota.worker.handlers import HandlerRegistry
-from rota.worker.heart import GOODBYE_TIME, HeartNews, Renew
+from rota.worker.heart import GOODBYE_TIME, HeartNews
+from rota.worker.stand_in import Renew
 from rota.worker.worker import Worker
 from tests.worker.fake_desk import FakeDesk
 

@@ -7,7 +7,7 @@ started beside it, and the first one ends when the second one can renew. While n
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
@@ -22,9 +22,9 @@ from rota.domain.progress import Progress
 from rota.worker import frames
 from rota.worker.backoff import Backoff
 from rota.worker.baton import Baton
-from rota.worker.desk import Renewal
 from rota.worker.heart_link import HeartLink
 from rota.worker.lease_book import interval_of, line_of
+from rota.worker.stand_in import Renew, StandIn
 
 DESK_OPENER: Final = "rota.worker.desks:open_desk"
 """Where the heart finds the function that makes a desk from a URL."""
@@ -58,13 +58,7 @@ LONGEST_DOUBT: Final = 16
 CALM_TIME: Final = 600.0
 """Seconds without a late heart after which patience is again what it was."""
 
-STAND_IN_BATCH: Final = 1000
-STAND_IN_TIME: Final = 5.0
-"""The most leases in one call of a worker that renews itself, and the seconds for it."""
-
 _log = structlog.get_logger(__name__)
-
-Renew = Callable[[Sequence[LeaseKey]], Awaitable[Renewal]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +187,8 @@ class ProcessHeart:
         self._doubted_at = -inf
         self._started_at = -inf
         self._listener: Callable[[HeartNews], None] = lambda _: None
-        self._renew: Renew | None = None
+        self._stand_in: StandIn | None = None
         self._baton: Baton | None = None
-        self._standing_in: asyncio.Task[None] | None = None
-        self._stood_in_at = -inf
         self._keepers: list[asyncio.Task[None]] = []
         self._is_stopping = False
 
@@ -214,7 +206,9 @@ class ProcessHeart:
         self, listener: Callable[[HeartNews], None], *, renew: Renew | None = None, baton: Baton | None = None
     ) -> None:
         assert not self._keepers, "a heart starts once"
-        self._listener, self._renew, self._baton = listener, renew, baton
+        self._listener, self._baton = listener, baton
+        if renew is not None:
+            self._stand_in = StandIn(self._clock, renew, tell=self._tell)
         await self._spawn()
         self._keepers = [
             asyncio.create_task(self._keep(), name="rota-heart"),
@@ -265,8 +259,8 @@ class ProcessHeart:
         self._is_stopping = True
         for keeper in self._keepers:
             keeper.cancel()
-        if self._standing_in is not None:
-            self._standing_in.cancel()
+        if self._stand_in is not None:
+            self._stand_in.stop()
         if any(link.is_ready for link in self._links):
             for link in self._links:
                 if not link.is_ready:
@@ -332,7 +326,7 @@ class ProcessHeart:
             self._look_whether_able()
             await self._replace_the_late(patience)
             if not self._able.is_set():
-                self._stand_in()
+                self._renew_here()
 
     async def _replace_the_late(self, patience: float) -> None:
         """Start a heart beside one that is late; end one that does not get through its start."""
@@ -362,29 +356,18 @@ class ProcessHeart:
         if not any(link.is_ready and link.silence <= patience for link in self._links):
             self._able.clear()
 
-    def _stand_in(self) -> None:
-        """Renew from here what no heart renews just now, as often as one would."""
-        now = self._clock.monotonic()
+    def _renew_here(self) -> None:
+        """Renew what no heart renews just now, as often as one would."""
         interval = interval_of(lease.line[4] for lease in self._leases.values())
-        is_under_way = self._standing_in is not None and not self._standing_in.done()
-        if self._renew is None or not self._leases or is_under_way or now < self._stood_in_at + interval:
-            return
-        self._stood_in_at = now
-        self._standing_in = asyncio.create_task(self._renew_here(self._renew), name="rota-heart-stand-in")
+        if self._stand_in is not None and self._leases and self._stand_in.is_due(interval=interval):
+            now = self._clock.monotonic()
+            self._stand_in.begin([lease.key for lease in self._leases.values() if lease.until > now])
 
-    async def _renew_here(self, renew: Renew) -> None:
-        now = self._clock.monotonic()
-        keys = [lease.key for lease in self._leases.values() if lease.until > now]
-        for start in range(0, len(keys), STAND_IN_BATCH):
-            try:
-                async with asyncio.timeout(STAND_IN_TIME):
-                    renewal = await renew(keys[start : start + STAND_IN_BATCH])
-            except Exception as error:
-                _log.warning("renewal.postponed", error=f"{type(error).__name__}: {error}")
-                return
-            lost = frozenset(token for token in renewal.lost if token in self._leases)
-            if lost or renewal.cancelled:
-                self._listener(HeartNews(lost=lost, cancelled=renewal.cancelled))
+    def _tell(self, lost: frozenset[UUID], cancelled: frozenset[UUID]) -> None:
+        """Pass on what the stand-in has learnt, of what is still held."""
+        lost = frozenset(token for token in lost if token in self._leases)
+        if lost or cancelled:
+            self._listener(HeartNews(lost=lost, cancelled=cancelled))
 
     async def _spawn(self) -> None:
         """Start a heart process and hand over every lease. Raises OSError."""

@@ -1,7 +1,8 @@
 -- fragment: turns
--- The queue of a claim: open runs of a pool, those of tenants who take turns, each locked and in the order of the turns.
+-- The queue of a claim: open runs of a pool, of tenants that take turns, each locked, in the order of the turns, and with
+-- what its job says of it.
 turn (tenant_id, place, lap, low_water) AS (
-  -- lap 0: the tenant who is owed; 1: those behind him; 2: from the first on; 3: him again, and the round is over.
+  -- lap 0: the tenant that is owed; 1: those behind it; 2: from the first on; 3: it again, and the round is over.
   SELECT $after::text, 0, CASE WHEN $owed::integer > 0 THEN 0 ELSE 1 END, $low_water::bigint
   UNION ALL
   SELECT next.tenant_id, t.place + 1, next.lap, next.low_water
@@ -49,7 +50,7 @@ first AS MATERIALIZED (
             AND (x.handler = ANY ($handlers::text[]) OR $any_handler AND x.handler NOT IN ('shell', 'http'))
             AND (x.deadline_at IS NULL OR x.deadline_at > $now)
           ORDER BY x.rank LIMIT s.share FOR UPDATE SKIP LOCKED) p),
--- What the others left, those share who gave all of theirs and may have more.
+-- What the others left is shared by those that gave all of theirs and may have more.
 hungry AS MATERIALIZED (
   SELECT s.tenant_id, s.place, s.low_water, s.weight, s.share,
          ceil(($scan - (SELECT count(*) FROM first)) * s.weight::numeric / sum(s.weight) OVER ())::integer AS more
@@ -81,17 +82,6 @@ queue AS MATERIALIZED (
                    + CASE WHEN p.tenant_id = $after AND $owed > 0 THEN p.weight - $owed ELSE 0 END AS number
             FROM picked p WHERE NOT p.at NOT IN (SELECT v.at FROM there v)) p
    ORDER BY turn LIMIT $scan),
-
--- name: claim_runs
--- Take open runs of a pool whose handlers the worker knows, and lease each under its own token: tenants take turns, each
--- with his runs in the order of their ranks. Runs that are under a limit are left to `claim_limited`: the last row tells
--- whether there were any in front.
--- The turn begins after tenant $after, or with him while he is $owed runs, and goes round by one index: it jumps from
--- tenant to tenant, so that nobody's backlog is read. Where few have runs each gives his share of the batch at once.
--- Picked by ctid, since statistics of a table that is empty one moment and deep the next make any join plan flip.
--- With a $claim_id the tokens are noted under it, and a second claim of that id fails as a whole.
-WITH RECURSIVE
--- use: turns
 facts AS MATERIALIZED (
   SELECT q.at, q.turn, q.number, q.weight, q.shard, q.job_uid, q.scheduled_for, q.rank, q.priority, q.losses,
          q.tenant_id AS queued_by, q.available_at,
@@ -105,18 +95,32 @@ facts AS MATERIALIZED (
          least(q.attempt, 2147483646) + 1 AS attempt,
          coalesce(j.lease_ms, 60000) AS lease_ms, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
          coalesce(j.max_attempts, 1) AS max_attempts, j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload,
-         j.version AS job_version,
-         j.overlap <> 'allow' OR j.max_concurrency > 0 OR j.concurrency_key <> '' OR j.limits <> '{}' OR EXISTS (
-           SELECT FROM rota.limits l WHERE l.kind = 'tenant' AND l.tenant_id IN (q.tenant_id, '*')) AS is_limited
+         j.overlap, j.max_concurrency,
+         j.concurrency_key, j.key_concurrency, j.limits, j.version AS job_version
     FROM queue q
     LEFT JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = q.shard AND x.job_uid = q.job_uid LIMIT 1) j ON true
     LEFT JOIN LATERAL (
          SELECT x.payload FROM rota.run x
           WHERE q.has_payload AND x.shard = q.shard AND x.job_uid = q.job_uid AND x.scheduled_for = q.scheduled_for
           LIMIT 1) r ON true),
+
+-- name: claim_runs
+-- Take open runs of a pool whose handlers the worker knows, and lease each under its own token: tenants take turns, each
+-- with its runs in the order of their ranks. Runs that are under a limit are left to `claim_limited`: the last row tells
+-- whether there were any in front.
+-- The turn begins after tenant $after, or with it while it is $owed runs, and goes round by one index: it jumps from
+-- tenant to tenant, so that nobody's backlog is read. Where few have runs each gives its share of the batch at once.
+-- Picked by ctid, since statistics of a table that is empty one moment and deep the next make any join plan flip.
+-- With a $claim_id the tokens are noted under it, and a second claim of that id fails as a whole.
+WITH RECURSIVE
+-- use: turns
+met AS MATERIALIZED (
+  SELECT f.*, f.overlap <> 'allow' OR f.max_concurrency > 0 OR f.concurrency_key <> '' OR f.limits <> '{}' OR EXISTS (
+           SELECT FROM rota.limits l WHERE l.kind = 'tenant' AND l.tenant_id IN (f.queued_by, '*')) AS is_limited
+    FROM facts f),
 granted AS MATERIALIZED (
-  SELECT f.*, ($tokens::uuid[])[f.turn] AS token FROM facts f
-   WHERE f.is_limited IS NOT TRUE ORDER BY f.turn LIMIT $limit),
+  SELECT m.*, ($tokens::uuid[])[m.turn] AS token FROM met m
+   WHERE m.is_limited IS NOT TRUE ORDER BY m.turn LIMIT $limit),
 taken AS (
   DELETE FROM rota.pending WHERE ctid = ANY (ARRAY (SELECT g.at FROM granted g))),
 leased AS (
@@ -140,7 +144,7 @@ SELECT NULL, t.tenant_id, NULL, t.place, NULL, NULL, NULL, NULL, NULL, NULL, NUL
        NULL, NULL, NULL, t.place = $turns + (SELECT count(*) FROM rota.freeze) AND NOT $alone AND NOT EXISTS (
          SELECT FROM rota.freeze f WHERE f.tenant_id = '*' AND f.lifted_at IS NULL) OR EXISTS (
          SELECT FROM hungry h WHERE (SELECT count(*) FROM picked p WHERE p.place = h.place) >= h.share + h.more),
-       coalesce((SELECT bool_or(f.is_limited) FROM facts f), false)
+       coalesce((SELECT bool_or(m.is_limited) FROM met m), false)
   FROM turn t WHERE t.place = (SELECT max(x.place) FROM turn x)
  ORDER BY 1;
 
@@ -151,27 +155,6 @@ SELECT NULL, t.tenant_id, NULL, t.place, NULL, NULL, NULL, NULL, NULL, NULL, NUL
 -- With a $claim_id the tokens are noted under it, and a second claim of that id fails as a whole.
 WITH RECURSIVE
 -- use: turns
-facts AS MATERIALIZED (
-  SELECT q.at, q.turn, q.number, q.weight, q.shard, q.job_uid, q.scheduled_for, q.rank, q.priority, q.losses,
-         q.tenant_id AS queued_by, q.available_at,
-         -- Whoever opened its gate may have read the clock after us: nothing starts before it is available. One that is far
-         -- ahead was computed before the clock was set back.
-         CASE WHEN q.available_at <= $now::timestamptz + interval '5 s' THEN greatest($now, q.available_at)
-              ELSE $now END AS claimed_at,
-         -- What waits as "http" is called by its URL.
-         CASE WHEN q.handler = 'http' THEN coalesce(j.handler, q.handler) ELSE q.handler END AS handler,
-         -- A counter at its column's maximum must not make the whole batch fail.
-         least(q.attempt, 2147483646) + 1 AS attempt,
-         coalesce(j.lease_ms, 60000) AS lease_ms, coalesce(j.timeout_ms, 3600000) AS timeout_ms,
-         coalesce(j.max_attempts, 1) AS max_attempts, j.tenant_id, j.job_id, coalesce(r.payload, j.payload) AS payload,
-         j.overlap, j.max_concurrency,
-         j.concurrency_key, j.key_concurrency, j.limits, j.version AS job_version
-    FROM queue q
-    LEFT JOIN LATERAL (SELECT * FROM rota.job x WHERE x.shard = q.shard AND x.job_uid = q.job_uid LIMIT 1) j ON true
-    LEFT JOIN LATERAL (
-         SELECT x.payload FROM rota.run x
-          WHERE q.has_payload AND x.shard = q.shard AND x.job_uid = q.job_uid AND x.scheduled_for = q.scheduled_for
-          LIMIT 1) r ON true),
 -- Which limits they are under, and what is left of those. FULL JOIN stands for joins of sets that have the same keys:
 -- it is never planned as a nested loop.
 asked AS MATERIALIZED (
@@ -181,7 +164,7 @@ asked AS MATERIALIZED (
    CROSS JOIN LATERAL rota.limits_on(
          f.queued_by, f.job_uid, f.overlap, f.max_concurrency, f.concurrency_key, f.key_concurrency, f.limits,
          f.payload) l),
--- Nobody passes by those of his tenant who wait for the limit already.
+-- No run passes by those of its tenant that wait for the limit already.
 needs AS MATERIALIZED (
   SELECT a.turn, a.at, a.queued_by, a.limit_key, a.permits, a.rate, a.burst, a.cost,
          coalesce(a.rank > first.rank, false) AS is_behind

@@ -197,7 +197,7 @@ WITH opened AS (
 SELECT limit_key, array_agg(DISTINCT pool) AS pools, count(*) AS runs FROM opened GROUP BY limit_key;
 
 -- name: save_for
--- Write down for whom these limits save, or that he is passed by for a while. Not where somebody has decided it anew
+-- Write down for whom these limits save, or that it is passed by for a while. Not where somebody has decided it anew
 -- since $befores: NULL is for a limit that saved for nobody.
 INSERT INTO rota.saving AS s (limit_key, shard, job_uid, scheduled_for, tenant_id, pool, cost, saves, since, until)
 SELECT n.limit_key, n.shard, n.job_uid, n.scheduled_for, n.tenant_id, n.pool, n.cost, n.saves, $now, n.until
