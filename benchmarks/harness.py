@@ -60,9 +60,9 @@ class Bench:
 
     async def settle(self) -> None:
         """Vacuum, analyze and checkpoint, so that one benchmark's setup is not another's noise."""
-        async with self.rota.database._pools[Lane.WORK].acquire() as connection:
-            await connection.execute("VACUUM ANALYZE")
-            await connection.execute("CHECKPOINT")
+        async with self.rota.database._lend(Lane.WORK) as connection:
+            await connection.execute("vacuum", "VACUUM ANALYZE")
+            await connection.execute("checkpoint", "CHECKPOINT")
 
 
 @asynccontextmanager

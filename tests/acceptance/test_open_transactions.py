@@ -1,13 +1,12 @@
 """An application's open transaction holds what it touched, and nothing else: whoever asks for the rest is answered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-import pytest_asyncio
 
 from rota.domain.job import Job
 from rota.errors import LeaseLost
@@ -207,29 +206,27 @@ async def test_every_loop_goes_on_for_others_beside_an_open_transaction(rota_kit
 TENANTS = ("acme", "globex", "initech", "umbrella")
 
 
-@pytest_asyncio.fixture
-async def patient_reads(
-    server: Served, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
+@pytest.fixture
+def patient_reads(server: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
     """Lets lists wait for a lock, so that one stands for a list that takes long; and sets how long they may take."""
     # A session keeps the bounds that it was opened with, and may outlive its test: none is used on either side.
-    expire = server.kit.database._pools[Lane.READS].expire_connections
+    end_idle = server.kit.database._pools[Lane.READS].end_idle
 
-    async def set_limit(seconds: float) -> None:
+    def set_limit(seconds: float) -> None:
         monkeypatch.setitem(cast("dict[Lane, Bounds]", BOUNDS), Lane.READS, Bounds(statement=seconds, lock=60.0))
-        await expire()
+        end_idle()
 
     yield set_limit
-    await expire()
+    end_idle()
 
 
 DEAD = "/v1/runs?state=dead"
 
 
 async def test_slow_lists_of_many_tenants_leave_claims_and_edits_their_connections(
-    server: Served, patient_reads: Callable[[float], Awaitable[None]]
+    server: Served, patient_reads: Callable[[float], None]
 ) -> None:
-    await patient_reads(20.0)
+    patient_reads(20.0)
     me = await server.tenant()
     readers = [await server.tenant(tenant) for tenant in TENANTS for _ in range(5)]
     for job_id in ("once", "other"):
@@ -246,9 +243,9 @@ async def test_slow_lists_of_many_tenants_leave_claims_and_edits_their_connectio
 
 
 async def test_a_list_that_takes_too_long_is_ended_in_the_server(
-    server: Served, patient_reads: Callable[[float], Awaitable[None]]
+    server: Served, patient_reads: Callable[[float], None]
 ) -> None:
-    await patient_reads(0.3)
+    patient_reads(0.3)
     me = await server.tenant()
     async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead"), answered():
         answer = await me.get(DEAD)
@@ -256,8 +253,8 @@ async def test_a_list_that_takes_too_long_is_ended_in_the_server(
         await until_nobody_waits(server.kit)
 
 
-async def test_a_list_ends_with_its_caller(server: Served, patient_reads: Callable[[float], Awaitable[None]]) -> None:
-    await patient_reads(20.0)
+async def test_a_list_ends_with_its_caller(server: Served, patient_reads: Callable[[float], None]) -> None:
+    patient_reads(20.0)
     me = await server.tenant()
     async with uncommitted(server.kit.dsn, "LOCK TABLE rota.dead") as other, answered():
         reading = asyncio.create_task(me.get(DEAD))

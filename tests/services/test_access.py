@@ -42,7 +42,7 @@ async def test_a_token_is_looked_at_while_every_usual_connection_is_taken(access
     """Renewals and reports over HTTP come with tokens, and must not wait behind others' reads."""
     _, text = await create(access)
     async with asyncio.timeout(30), AsyncExitStack() as taken:
-        for _ in range(rota_kit.database._pools[Lane.WORK].get_max_size()):
+        for _ in range(rota_kit.database.size_of(Lane.WORK)):
             await taken.enter_async_context(rota_kit.database.transaction())
         assert (await access.authenticate(text)).tenant_id == "acme"
         assert await access.quotas("acme") is None

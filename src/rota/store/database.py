@@ -17,6 +17,7 @@ import asyncpg
 
 from rota.clock import Clock, DatabaseClock
 from rota.errors import CommitUnknown, DatabaseUnavailable, Locked, RotaError, TooSlow
+from rota.store.lane_pool import LanePool
 from rota.store.sessions import CONNECT_TIMEOUT, UNKEPT_HINT, UNKEPT_STATEMENTS, Bounds, Sessions, Way
 from rota.store.statements import Statement, upkeep
 
@@ -113,7 +114,7 @@ class Connection:
 class Database:
     """The primary. Opened by `Database.connect`, closed by `close` or as an async context manager."""
 
-    def __init__(self, pools: dict[Lane, Any], sessions: Sessions) -> None:
+    def __init__(self, pools: dict[Lane, LanePool], sessions: Sessions) -> None:
         self._pools = pools
         self._sessions = sessions
         self._lane = Lane.WORK
@@ -127,20 +128,10 @@ class Database:
 
         Works through a transaction pooler too; see `way`.
         """
-        pools: dict[Lane, Any] = {}
         sessions = Sessions(dsn)
-        try:
-            beside = max(1, size // 2)
-            for lane, limit in {Lane.WORK: size, Lane.URGENT: reserved, Lane.CALLS: beside, Lane.READS: beside}.items():
-                opened: Any = _opening(sessions, lane, name)
-                pools[lane] = await asyncpg.create_pool(
-                    dsn, min_size=0, max_size=limit, connect=opened, max_inactive_connection_lifetime=300.0,
-                    reset=_leave_as_it_is,
-                )  # fmt: skip
-        except Exception as error:
-            for pool in pools.values():
-                pool.terminate()
-            raise translate(error, "connect", sent=False) from error
+        beside = max(1, size // 2)
+        sizes = {Lane.WORK: size, Lane.URGENT: reserved, Lane.CALLS: beside, Lane.READS: beside}
+        pools = {lane: LanePool(_opening(sessions, lane, name), size=limit) for lane, limit in sizes.items()}
         return cls(pools, sessions)
 
     def on(self, lane: Lane) -> Self:
@@ -151,19 +142,17 @@ class Database:
 
     def size_of(self, lane: Lane) -> int:
         """Return the most connections of a lane."""
-        size: int = self._pools[lane].get_max_size()
-        return size
+        return self._pools[lane].size
 
     @property
     def sessions(self) -> int:
         """How many sessions are open."""
-        return sum(pool.get_size() for pool in self._pools.values())
+        return sum(pool.open_count for pool in self._pools.values())
 
     @property
     def is_at_rest(self) -> bool:
         """Whether it is open, and none of its sessions in use."""
-        pools = self._pools.values()
-        return all(not pool.is_closing() and pool.get_size() == pool.get_idle_size() for pool in pools)
+        return all(pool.is_at_rest for pool in self._pools.values())
 
     @property
     def way(self) -> Way:
@@ -256,14 +245,13 @@ class Database:
     async def _lend(self, lane: Lane) -> AsyncIterator[Connection]:
         pool = self._pools[lane]
         try:
-            raw = await pool.acquire(timeout=ACQUIRE_TIMEOUT)
+            raw = await pool.acquire(within=ACQUIRE_TIMEOUT)
         except Exception as error:
             raise translate(error, "no connection to the database", sent=False) from error
         try:
             yield Connection(raw)
         finally:
-            with suppress(Exception):  # a connection that broke is dropped by the pool; its error was raised already
-                await pool.release(raw)
+            pool.release(raw)
 
 
 class Line(asyncio.Event):
@@ -336,17 +324,13 @@ async def repeat(action: Callable[[], Awaitable[T]], *, clock: Clock, tries: int
     return await action()
 
 
-def _opening(sessions: Sessions, lane: Lane, name: str) -> Callable[..., Awaitable[Any]]:
+def _opening(sessions: Sessions, lane: Lane, name: str) -> Callable[[], Awaitable[Any]]:
     """Return the function by which a pool opens its connections."""
 
-    async def open_connection(*_: object, loop: object, **options: Any) -> Any:
-        return await sessions.open(BOUNDS[lane], server_settings={"application_name": name}, **options)
+    async def open_connection() -> Any:
+        return await sessions.open(BOUNDS[lane], server_settings={"application_name": name})
 
     return open_connection
-
-
-async def _leave_as_it_is(_: object) -> None:
-    """Spare the reset query, a round trip after every statement: no statement here leaves state in its session."""
 
 
 def _swallow(task: "asyncio.Future[Any]") -> None:
