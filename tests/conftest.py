@@ -1,5 +1,6 @@
 """What all tests share: the fixtures that ship to users, and a hypothesis that asserts no wall-clock time."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -47,3 +48,10 @@ LONG: Final = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the long tests first."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was collected: it would look at five thousand tests again and again."""
+    gc.collect()
+    gc.freeze()

@@ -53,10 +53,10 @@ def test_what_no_store_can_hold_is_refused(text: bytes) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [b"[]," * 2_000_000 + b"[]", b"1," * 2_000_000 + b"1", b'"",' * 2_000_000 + b'""', b'{"a":1},' * 1_000_000 + b"1"],
+    [b"[]," * 600_000 + b"[]", b"1," * 600_000 + b"1", b'"",' * 600_000 + b'""', b'{"a":1},' * 600_000 + b"1"],
     ids=["lists", "numbers", "texts", "objects"],
 )
-def test_millions_of_values_are_not_even_made(values: bytes) -> None:
+def test_too_many_values_are_not_even_made(values: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(TooLarge, match="values"):
