@@ -21,11 +21,8 @@ from rota.worker.desk import Desk, WorkerInfo
 
 TICK_LIMIT: Final = 10_000
 """The most ticks that one settling may take: a service that always wants more is broken."""
-KEEP_STEP: Final = timedelta(seconds=2)
-"""A long advance is walked in such steps while the scheduler is on, as its loops would keep its shards."""
-LONG_STEP: Final = timedelta(seconds=5)
-"""The steps of an advance of more than LONG: shards are kept as well, and what comes due happens within them."""
-LONG: Final = timedelta(minutes=2)
+STEP: Final = timedelta(seconds=5)
+"""A long advance is walked in such steps, in which the scheduler keeps its shards as its loops would."""
 
 
 class RotaKit:
@@ -78,9 +75,8 @@ class RotaKit:
     async def advance(self, by: timedelta | float) -> datetime:
         """Let time pass while the scheduler looks: what comes due on the way happens on the way."""
         left = by if isinstance(by, timedelta) else timedelta(seconds=by)
-        longest = LONG_STEP if left > LONG else KEEP_STEP
         while left > timedelta(0):
-            step = min(left, longest)
+            step = min(left, STEP)
             self.clock.advance(step)
             left -= step
             await self.tick()
