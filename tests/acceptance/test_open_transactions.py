@@ -197,7 +197,7 @@ async def test_every_loop_goes_on_for_others_beside_an_open_transaction(rota_kit
                 await lapsing.succeed()
         assert not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
         await other.execute("COMMIT")
-    await kit.advance(10)
+    await kit.advance(30)
     assert (await kit.definitions.get("held-too", tenant_id="default")).paused_at is None
     [ended, *_] = await kit.runs("held")
     assert ended.state == ("succeeded" if opened == "a completion" else "dead")
