@@ -52,7 +52,7 @@ demo: install
 	@$(BIN)/rota demo
 
 test: install-test
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -q
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -q
 
 check: install-test
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """What all tests share: the fixtures that ship to users, and a hypothesis that asserts no wall-clock time."""
 
+import asyncio
 import gc
 import os
 import sys
@@ -9,6 +10,7 @@ from typing import Final
 
 import pytest
 import structlog
+import uvloop
 from hypothesis import settings
 
 pytest_plugins = ["rota.testing.plugin"]
@@ -21,6 +23,9 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
     sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Rota's processes run on this loop, which is not asyncio's own in all it does.
+asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
 
 # Machines are shared and noisy: an example that takes long is no failure.
 settings.register_profile("rota", deadline=None)

@@ -23,7 +23,8 @@ class Wire:
 
     async def send(self, data: bytes) -> None:
         """Send, as far as the server reads it."""
-        with suppress(ConnectionError):
+        # The latter is uvloop's of a connection that has ended.
+        with suppress(ConnectionError, RuntimeError):
             self.writer.write(data)
             await self.writer.drain()
 

@@ -209,6 +209,17 @@ async def test_a_command_runs_as_the_user_that_is_named(
     assert run.last.error == f"exit status 1: {name}"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to become somebody else")
+async def test_a_command_of_another_user_has_that_users_rights_alone(desk: FakeDesk, registry: HandlerRegistry) -> None:
+    ask = "id -G; kill -PIPE $$; exit 1"
+    asked = desk.add("shell", {"command": ask}, max_attempts=1)
+    lost = desk.add("shell", {"command": "true", "shell": "/no/such"}, max_attempts=1)
+    async with at_work(desk, registry, allow_shell=True, shell_user="nobody"):
+        await desk.until(lambda: asked.state == lost.state == "dead")
+    assert asked.last.error == f"killed by SIGPIPE (signal 13): {pwd.getpwnam('nobody').pw_gid}"
+    assert "could not be started with /no/such" in str(lost.last.error)
+
+
 def test_nobody_runs_as_a_user_that_there_is_not() -> None:
     with pytest.raises(SetupFailed, match="no user"):
         User.named("nobody-of-this-name")

@@ -11,6 +11,7 @@ import contextlib
 import os
 import pwd
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -87,6 +88,23 @@ class Command:
                 raise GiveUp(f"payload.environment: {name!r} must be a name with a text, both without NUL")
 
 
+# The loop that workers run on starts no process as somebody else; and what it forks must not run Python, since the
+# worker has threads. So a process of its own becomes that user, and then the command.
+_BECOME: Final = """
+import os, signal, sys
+uid, gid, *command = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(gid))
+os.setuid(int(uid))
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+try:
+    os.execv(command[0], command)
+except OSError as error:
+    sys.exit(f"the command could not be started with {command[0]}: {error}")
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """Somebody else, as whom commands run."""
@@ -107,9 +125,11 @@ class User:
             raise SetupFailed(f"commands cannot run as {name!r}", hint="that takes a worker that was started by root")
         return cls(name=name, uid=found.pw_uid, gid=found.pw_gid, home=found.pw_dir)
 
-    def as_whom(self) -> dict[str, Any]:
-        """Return what starts a process as this user, in its own group and no other."""
-        return {} if os.geteuid() == self.uid else {"user": self.uid, "group": self.gid, "extra_groups": ()}
+    def running(self, *command: str) -> tuple[str, ...]:
+        """Return the command that runs one as this user, in its own group and no other."""
+        if os.geteuid() == self.uid:
+            return command
+        return (sys.executable, "-I", "-S", "-c", _BECOME, str(self.uid), str(self.gid), *command)
 
 
 class ShellHandler:
@@ -139,17 +159,17 @@ class ShellHandler:
         if self._tenant_id not in (None, run.tenant_id):
             raise GiveUp(f"this worker runs commands of tenant {self._tenant_id!r} alone")
         command = Command.of(run.payload)
+        words = (command.shell, "-c", command.command)
         tail = bytearray()
         with _stdin_of(command) as stdin, _output() as (output, voice):
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(command.shell, "-c", command.command),
+                    *(words if self._user is None else self._user.running(*words)),
                     env=_environment(command, run, self._user),
                     stdin=stdin,
                     stdout=voice,
                     stderr=voice,
                     start_new_session=True,
-                    **(self._user.as_whom() if self._user is not None else {}),
                 )
             except OSError as error:
                 raise PlainFailure(f"the command could not be started with {command.shell}: {error}") from error
