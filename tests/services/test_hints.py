@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from rota.api.polls import LongPolls
 from rota.domain.job import Job
-from rota.services.hints import CHANNEL, HINTS_PER_SECOND, PROBE_INTERVAL, SCHEDULES, Hints, pool_topic
+from rota.services.hints import CHANNEL, HINTS_PER_SECOND, PROBE_INTERVAL, QUIET, SCHEDULES, Hints, pool_topic
 from rota.store import database as store_database
 from rota.store.database import Database
 from rota.store.statements import upkeep
@@ -310,9 +310,16 @@ async def test_nobody_is_rung_without_need(rota_kit: RotaKit, why: str) -> None:
         assert await bells(rota_kit) == (why != "busy")
 
 
+async def put_down(kit: RotaKit, clock: WatchedClock) -> None:
+    """Let the time pass for which a bell that rang is held on."""
+    await clock.until_asleep(3)
+    clock.advance(QUIET)
+    await no_bells(kit)
+
+
 async def test_a_bell_that_rang_is_put_down_and_taken_again(rota_kit: RotaKit) -> None:
     await rota_kit.put(Job(job_id="tick", handler="h"))
-    async with waiting(rota_kit) as (hints, _), outsider(rota_kit.dsn) as other:
+    async with waiting(rota_kit) as (hints, clock), outsider(rota_kit.dsn) as other:
         hint = hints.subscribe(pool_topic("default"))
         for _ in range(3):
             assert await hints.hold_bell("default", since=hints.holds)
@@ -322,16 +329,51 @@ async def test_a_bell_that_rang_is_put_down_and_taken_again(rota_kit: RotaKit) -
                 async with asyncio.timeout(20):
                     await hint.wait()
                 hint.clear()
-                await no_bells(rota_kit)
+                await put_down(rota_kit, clock)
                 # Whoever was rung is at work: the next ones cost no notification.
                 await other.fetchval("SELECT count(*) FROM rota.trigger_many('tick', ARRAY[NULL, NULL]::jsonb[])")
             assert said == ["pool:default"]
             assert not hint.is_set()
 
 
+async def test_whoever_soon_waits_again_has_held_the_bell_on_and_need_not_look_twice(rota_kit: RotaKit) -> None:
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with waiting(rota_kit) as (hints, clock), outsider(rota_kit.dsn) as other, heard(rota_kit) as said:
+        hint = hints.subscribe(pool_topic("default"))
+        await hints.hold_bell("default", since=hints.holds)
+        for _ in range(3):
+            await other.fetchval("SELECT rota.trigger('tick')")
+            async with asyncio.timeout(20):
+                await hint.wait()
+            hint.clear()
+            await clock.until_asleep(3)
+            assert not await hints.hold_bell("default", since=hints.holds), "what was made meanwhile has rung"
+            clock.advance(QUIET)
+            assert await bells(rota_kit) == 1
+        assert said == ["pool:default"] * 3
+        assert hints.holds == 1
+
+
+async def test_a_bell_that_rings_again_at_once_is_put_down_at_once(rota_kit: RotaKit) -> None:
+    """Each ring costs whoever rings; the more often, the less it is worth."""
+    await rota_kit.put(Job(job_id="tick", handler="h"))
+    async with waiting(rota_kit) as (hints, _), outsider(rota_kit.dsn) as other:
+        hint = hints.subscribe(pool_topic("default"))
+        for _ in range(2):
+            await hints.hold_bell("default", since=hints.holds)
+            await other.fetchval("SELECT rota.trigger('tick')")
+            async with asyncio.timeout(20):
+                await hint.wait()
+            hint.clear()
+        await no_bells(rota_kit)
+        assert await hints.hold_bell("default", since=1), "it is taken anew, so look once more"
+
+
 async def test_processes_that_wait_share_the_bell(rota_kit: RotaKit) -> None:
     await rota_kit.put(Job(job_id="tick", handler="h"))
-    async with waiting(rota_kit) as (one, _), waiting(rota_kit) as (two, _), outsider(rota_kit.dsn) as other:
+    async with (
+        waiting(rota_kit) as (one, one_clock), waiting(rota_kit) as (two, two_clock), outsider(rota_kit.dsn) as other,
+    ):  # fmt: skip
         woken = [hints.subscribe(pool_topic("default")) for hints in (one, two)]
         assert await one.hold_bell("default", since=one.holds)
         assert await two.hold_bell("default", since=two.holds)
@@ -339,6 +381,9 @@ async def test_processes_that_wait_share_the_bell(rota_kit: RotaKit) -> None:
         await other.fetchval("SELECT rota.trigger('tick')")
         async with asyncio.timeout(20):
             await asyncio.gather(*(hint.wait() for hint in woken))
+        for clock in (one_clock, two_clock):
+            await clock.until_asleep(3)
+            clock.advance(QUIET)
         await no_bells(rota_kit)
 
 

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Final
 from weakref import WeakSet
 
@@ -32,6 +33,9 @@ LIMITS: Final = "limits"
 PROBE_INTERVAL: Final = 10.0
 """Seconds between two signs of life that are asked of the connection that listens."""
 _RECONNECT_WAIT: Final = 2.0
+QUIET: Final = 0.02
+"""Seconds: a bell that has not rung for so long is held on for as long, so that an idle process need not take it anew
+for each run; one that rings more often is put down at once, since each ring costs those who ring."""
 
 log = structlog.get_logger()
 
@@ -63,7 +67,10 @@ class Hints:
         self._bells: dict[str, int] = {}
         self._bell_turn = asyncio.Lock()
         self._echoes: Counter[str] = Counter()
-        self._dropping: set[asyncio.Task[None]] = set()
+        self._rang_at: dict[str, float] = {}
+        self._dropping: dict[str, asyncio.Task[None]] = {}
+        """Bells that rang and are still held: each is put down by its task, unless somebody waits again before."""
+        self._dropped: set[asyncio.Task[None]] = set()
         self.holds = 0
         """How many bells this process has taken so far: whoever looks for work remembers it for `hold_bell`."""
 
@@ -124,6 +131,8 @@ class Hints:
             try:
                 async with self._database.listening(CHANNEL, self._ring) as line:
                     self._line, self._bells = line, {}
+                    for pool in list(self._dropping):
+                        self._hold_on(pool)
                     self._echoes.clear()
                     probed_at = self._clock.monotonic()
                     while not (stop.is_set() or line.is_set()):
@@ -158,6 +167,8 @@ class Hints:
             line = self._line
             if line is None or line.is_set():
                 return False
+            # If it is held on since it rang last, whatever was made meanwhile has rung too.
+            self._hold_on(pool)
             if pool not in self._bells:
                 try:
                     [row] = await line.ask(upkeep.hold_bell, pool=pool)
@@ -177,16 +188,32 @@ class Hints:
             return
         self._wake(topic)
         kind, _, pool = topic.partition(":")
-        if kind == "pool" and self._line is not None and self._bells.pop(pool, None) is not None:
-            dropping = asyncio.get_running_loop().create_task(self._drop_bell(self._line, pool))
-            self._dropping.add(dropping)
-            dropping.add_done_callback(self._dropping.discard)
+        if kind == "pool" and self._line is not None and pool in self._bells:
+            now = self._clock.monotonic()
+            is_quiet = now - self._rang_at.get(pool, -inf) >= QUIET
+            self._rang_at[pool] = now
+            self._hold_on(pool)
+            dropping = self._drop_bell(self._line, pool, after=QUIET if is_quiet else 0.0)
+            self._dropping[pool] = asyncio.get_running_loop().create_task(dropping)
 
-    async def _drop_bell(self, line: Line, pool: str) -> None:
+    def _hold_on(self, pool: str) -> None:
+        if (dropping := self._dropping.pop(pool, None)) is not None:
+            dropping.cancel()
+
+    async def _drop_bell(self, line: Line, pool: str, *, after: float) -> None:
+        if after:
+            await self._clock.sleep(after)
+        # From here on nobody ends this task, and whoever waits again takes the bell anew.
+        task = self._dropping.pop(pool)
+        self._dropped.add(task)
         try:
-            await line.ask(upkeep.drop_bell, pool=pool)
+            if line is self._line:
+                del self._bells[pool]
+                await line.ask(upkeep.drop_bell, pool=pool)
         except Exception as error:
             self._note("bell.not_dropped", error, pool=pool)
+        finally:
+            self._dropped.discard(task)
 
     def _wake(self, topic: str) -> None:
         for hint in self._listeners:
