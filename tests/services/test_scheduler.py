@@ -1,6 +1,7 @@
 """The timer under trouble: long gaps, herds, broken rules, and clocks that are not what they should be."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,26 @@ async def test_a_herd_is_made_over_several_ticks_each_of_bounded_size(rota_kit: 
 
 
 # jitter, overlap, start deadline --------------------------------------------------------------------------------------
+
+
+async def test_jobs_of_one_rule_that_differ_elsewhere_keep_what_is_their_own(rota_kit: RotaKit) -> None:
+    """A herd's slots are decided once; jitter, deadline and overlap are each job's."""
+    jobs: dict[str, dict[str, Any]] = {
+        "plain": {}, "plain-too": {}, "spread": {"jitter": 20 * SECOND}, "short": {"start_deadline": 30 * SECOND},
+        "skips": {"overlap": "skip"},
+    }  # fmt: skip
+    await rota_kit.put(*(every("1m", job_id, **changes) for job_id, changes in jobs.items()))
+    await rota_kit.advance(60)
+    worker = rota_kit.worker("w-1", handlers=["h"])
+    assert {work.claim.job_id for work in await worker.claim(limit=10)} == jobs.keys() - {"spread"}
+    rota_kit.clock.advance(120)
+    await rota_kit.tick()
+    slot = START + MINUTE
+    spread = {run.scheduled_for: run.available_at for run in await rota_kit.runs("spread")}
+    assert spread[slot] == slot + jitter_of(job_uid("default", "spread"), slot, width=20 * SECOND) > slot
+    counts = {job_id: len(await rota_kit.runs(job_id)) for job_id in jobs}
+    assert counts["plain"] == counts["plain-too"] > counts["skips"] == 1
+    assert counts["short"] == 2, "of the slots that came due together the late one is skipped"
 
 
 async def test_jitter_moves_the_start_and_never_the_slot(rota_kit: RotaKit) -> None:

@@ -183,18 +183,15 @@ class Scheduler:
         True means: a decision stopped at its bound with slots still due.
         """
         live = await store.live_among(self._database, [job for job in due if job.overlap == "skip"], now=now)
-        decided: dict[tuple[str | None, str, datetime, int], domain.Due] = {}
+        steps = _Steps(now)
         refused: list[tuple[DueSchedule, InvalidInput]] = []
         bounded = False
         batch: list[Advance] = []
         runs, began = 0, self._clock.monotonic()
         # In the order of their keys, so that statements lock alike.
         for job in sorted(due, key=lambda job: (job.shard, job.job_uid)):
-            rule = (job.schedule, job.misfire, job.slot, job.grace_ms)
             try:
-                if rule not in decided:
-                    decided[rule] = _decide_rule(job, now=now)
-                step = _advance(job, decided[rule], now=now, busy=(job.shard, job.job_uid) in live)
+                step = steps.of(job, busy=(job.shard, job.job_uid) in live)
             except InvalidInput as error:
                 refused.append((job, error))
                 continue
@@ -437,6 +434,29 @@ class _Floor:
     def drop(self) -> None:
         """Look at everything at the next scan."""
         self.now = store.BOTTOM
+
+
+class _Steps:
+    """The steps of schedules that are due at one instant. What a herd has in common is decided once."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._decided: dict[tuple[Any, ...], domain.Due] = {}
+        self._steps: dict[tuple[Any, ...], Advance] = {}
+
+    def of(self, job: DueSchedule, *, busy: bool) -> Advance:
+        """Return one schedule's step. Raises InvalidInput, and what reading a zone does."""
+        rule = (job.schedule, job.misfire, job.slot, job.grace_ms)
+        alike = (rule, job.overlap, job.start_deadline_ms, busy)
+        like = self._steps.get(alike)
+        if like is not None and not job.jitter_ms:
+            return Advance(due=job, runs=like.runs, skipped=like.skipped, next_slot=like.next_slot)
+        if rule not in self._decided:
+            self._decided[rule] = _decide_rule(job, now=self._now)
+        step = _advance(job, self._decided[rule], now=self._now, busy=busy)
+        if not job.jitter_ms:
+            self._steps[alike] = step
+        return step
 
 
 def _decide_rule(job: DueSchedule, *, now: datetime) -> domain.Due:

@@ -38,7 +38,7 @@ def new_run(
     job_uid: int, slot: datetime, *, jitter: timedelta, start_deadline: timedelta | None, now: datetime
 ) -> NewRun:
     """Return the run of a slot as it is queued: behind the time gate while its jitter lasts."""
-    available_at = slot + jitter_of(job_uid, slot, width=jitter)
+    available_at = slot + jitter_of(job_uid, slot, width=jitter) if jitter else slot
     gate = Gate.TIME if available_at > now else Gate.OPEN
     deadline_at = None if start_deadline is None else slot + start_deadline
     return NewRun(scheduled_for=slot, available_at=available_at, deadline_at=deadline_at, gate=gate)
