@@ -19,8 +19,12 @@ BUSY_WAIT: Final = 0.02
 IDLE_WAIT: Final = 1.0
 """Seconds between questions for work, after a run and, doubling, after a quiet while. Hints shorten them."""
 
+GATHER_TIME: Final = 0.004
+"""Seconds that a worker with less than half its room free waits for more, while there is more work than room."""
+
 FIRST_CLAIM: Final = 16
-"""The most runs of a claim after one that found less than it asked for: it is quicker, and most often finds a few."""
+"""The most runs of a claim after one that found nothing: the fewer it asks for, the quicker it is. After one that found
+some it is four times as many, and as many as there is room for after one that found all that it asked for."""
 
 LAST_CLAIM_TIME: Final = 1.0
 """Seconds that a leaving worker waits for the claim under way."""
@@ -109,6 +113,7 @@ class Intake:
         backoff = Backoff()
         patience = BUSY_WAIT
         most = FIRST_CLAIM
+        is_deep = False
         # A worker is known before it takes anything, unless the desk cannot be told.
         await self._unless_draining(self._announced.wait())
         while not self._stop.draining.is_set():
@@ -119,9 +124,14 @@ class Intake:
                 await self._unless_draining(self._able.wait())
                 continue
             self._room.clear()
-            wanted = min(self._free_slots(), most)
+            wanted = min(self._free_slots(), most, CLAIM_LIMIT)
             if wanted <= 0:
                 await self._room.wait()
+                continue
+            if is_deep and wanted < self._info.concurrency // 2:
+                # Others end meanwhile, and one claim of many costs far less than many of a few.
+                is_deep = False
+                await self._clock.wait(self._stop.draining, GATHER_TIME)
                 continue
             try:
                 claims = await self._claim(wanted)
@@ -129,7 +139,8 @@ class Intake:
                 self._claimed_at = self._clock.now()
                 if claims:
                     patience = BUSY_WAIT
-                most = CLAIM_LIMIT if len(claims) == wanted else FIRST_CLAIM
+                is_deep = len(claims) == wanted > 1
+                most = CLAIM_LIMIT if len(claims) == wanted else max(FIRST_CLAIM, 4 * len(claims))
                 if claims and self._begin(claims):
                     await self._clock.wait(self._stop.draining, IDLE_WAIT)
                 elif len(claims) < wanted:
